@@ -34,15 +34,16 @@ fn bad_time(timeout: *const timespec) -> bool {
     !timeout.is_null() && !guarded::is_readable(timeout as usize, size_of::<timespec>())
 }
 
-/// Receives one message. `native` is used when the bytes are the kernel's, which then fills in the rest as well.
-unsafe fn receive(h: Handle, fd: c_int, msg: *mut msghdr, flags: c_int) -> isize {
+/// Receives one message; `begun`: not the first of the call. `native` is used when the bytes are the kernel's, which then fills
+/// in the rest as well.
+unsafe fn receive(h: Handle, fd: c_int, msg: *mut msghdr, flags: c_int, begun: bool) -> isize {
     // SAFETY: the program gave a valid message (contract of `recvmsg`).
     unsafe {
         if bad_message(msg) {
             return result(next::recvmsg(fd, msg, flags));
         }
         let mut by_kernel = false;
-        let r = recv::recv(h, fd, (*msg).msg_iov, (*msg).msg_iovlen, flags, || {
+        let r = recv::step(h, fd, (*msg).msg_iov, (*msg).msg_iovlen, flags, begun, || {
             by_kernel = true;
             result(next::recvmsg(fd, msg, flags))
         });
@@ -81,7 +82,7 @@ unsafe fn tell_left(msg: *mut msghdr, left: c_int) -> usize {
     }
 }
 
-unsafe fn transmit(h: Handle, fd: c_int, msg: *const msghdr, flags: c_int) -> isize {
+unsafe fn transmit(h: Handle, fd: c_int, msg: *const msghdr, flags: c_int, begun: bool) -> isize {
     // SAFETY: the program gave a valid message (contract of `sendmsg`).
     unsafe {
         let native = || result(next::sendmsg(fd, msg, flags));
@@ -92,7 +93,7 @@ unsafe fn transmit(h: Handle, fd: c_int, msg: *const msghdr, flags: c_int) -> is
             // What it asks for is the kernel's to do or to refuse.
             lifecycle::pin(h, fd, Reason::UnsupportedOption);
         }
-        let send = || send::send(h, fd, (*msg).msg_iov, (*msg).msg_iovlen, flags, native);
+        let send = || send::step(h, fd, (*msg).msg_iov, (*msg).msg_iovlen, flags, begun, native);
         if flags & MSG_FASTOPEN != 0 { connecting(h, send) } else { send() }
     }
 }
@@ -149,12 +150,12 @@ unsafe fn is_part(msg: *const msghdr, r: isize) -> bool {
 hooks! {
     fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
         let Some(h) = tracked(fd) else { return next::recvmsg(fd, msg, flags) };
-        answer(receive(h, fd, msg, flags))
+        answer(receive(h, fd, msg, flags, false))
     }
 
     fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
         if let Some(h) = tracked(fd) {
-            return answer(transmit(h, fd, msg, flags));
+            return answer(transmit(h, fd, msg, flags, false));
         }
         look_for_passed(msg);
         next::sendmsg(fd, msg, flags)
@@ -168,13 +169,14 @@ hooks! {
         };
         let Some(time) = wait::time_of(timeout) else { return next::recvmmsg(fd, vec, n, flags, timeout) };
         let until = time.map(|ns| sys::monotonic_ns().saturating_add(ns));
+        let _for_the_whole_call = (n > 1).then(|| wait::begin_steps(h, fd));
         let mut msg_flags = flags & !MSG_WAITFORONE;
         let mut left = None;
         let mut done = 0;
         while done < n {
             let entry = vec.add(done as usize);
             let r = if is_there(entry) {
-                receive(h, fd, &raw mut (*entry).msg_hdr, msg_flags)
+                receive(h, fd, &raw mut (*entry).msg_hdr, msg_flags, done > 0)
             } else {
                 -(EFAULT as isize)
             };
@@ -211,11 +213,12 @@ hooks! {
             }
             return next::sendmmsg(fd, vec, n, flags);
         };
+        let _for_the_whole_call = (n > 1).then(|| wait::begin_steps(h, fd));
         let mut done = 0;
         while done < n {
             let entry = vec.add(done as usize);
             let r = if is_there(entry) {
-                transmit(h, fd, &raw const (*entry).msg_hdr, flags)
+                transmit(h, fd, &raw const (*entry).msg_hdr, flags, done > 0)
             } else {
                 -(EFAULT as isize)
             };

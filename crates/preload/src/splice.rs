@@ -6,7 +6,8 @@ use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
 use libc::{MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT, SPLICE_F_NONBLOCK, iovec, off_t, pollfd, size_t, ssize_t};
 use ropeway_shm::sys;
-use ropeway_socket::fdtable::Handle;
+use ropeway_socket::fdtable::{self, Handle};
+use ropeway_socket::wait::begin_steps;
 use ropeway_socket::{recv, send, shadow};
 
 /// Bytes moved at a time through the stack of the caller, which may be as small as a thread's can be.
@@ -15,6 +16,8 @@ const CHUNK: usize = 4 * 1024;
 const SURE_ROOM: usize = libc::PIPE_BUF;
 
 const WAIT_FOR_EVER: c_int = -1;
+/// How often a wait for room looks whether its number still leads to the socket.
+const LOOK_AGAIN_MS: c_int = 10;
 
 /// A call of the program.
 #[derive(Clone, Copy)]
@@ -85,6 +88,7 @@ fn room(pipe: c_int) -> usize {
 
 /// As the kernel: waits for the first byte only, then takes what is there.
 pub unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
+    let _for_the_whole_call = begin_steps(h, call.from);
     let now = call.flags & SPLICE_F_NONBLOCK != 0 || is_nonblocking(call.to);
     let mut buffer = [0u8; CHUNK];
     let mut total = 0;
@@ -111,7 +115,7 @@ pub unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
         let mut by_kernel = false;
         // SAFETY: one entry within the buffer.
         let r = unsafe {
-            recv::recv(h, call.from, &iov, 1, flags, || {
+            recv::step(h, call.from, &iov, 1, flags, total > 0, || {
                 by_kernel = true;
                 // SPLICE_F_NONBLOCK speaks of the pipe only: a blocking socket without bytes would make the rest wait.
                 if total > 0 && shadow::queued(call.from).unwrap_or(0) == 0 {
@@ -155,6 +159,7 @@ fn write_all(pipe: c_int, mut bytes: &[u8]) {
 
 unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
     let nothing = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+    let _for_the_whole_call = begin_steps(h, call.to);
     h.sock().tx.prefix.stop();
     let mut by_kernel = false;
     // SAFETY: one empty entry.
@@ -196,7 +201,7 @@ unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
             Err(e) => return -(e as isize),
         };
         // SAFETY: bytes of the buffer.
-        match unsafe { send_all(h, call.to, &buffer[..got]) } {
+        match unsafe { send_all(h, call.to, &buffer[..got], total > 0) } {
             Ok(()) => (total, sure) = (total + got, sure.saturating_sub(got)),
             Err(_) if total > 0 => break,
             Err(e) => return e,
@@ -211,18 +216,21 @@ fn socket_has_room(fd: c_int, timeout: c_int) -> bool {
     unsafe { wait::poll(&mut entry, 1, timeout) > 0 }
 }
 
-/// Sends everything, whatever the mode of the socket.
-unsafe fn send_all(h: Handle, fd: c_int, mut bytes: &[u8]) -> Result<(), isize> {
+/// Sends everything, whatever the mode of the socket; `begun`: as the rest of what was sent before.
+unsafe fn send_all(h: Handle, fd: c_int, mut bytes: &[u8], mut begun: bool) -> Result<(), isize> {
     while !bytes.is_empty() {
         let iov = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: one entry that describes `bytes`; the closure makes the same call on the kernel.
-        let r =
-            unsafe { send::send(h, fd, &iov, 1, 0, || result(next::send(fd, bytes.as_ptr().cast(), bytes.len(), 0))) };
+        let r = unsafe {
+            send::step(h, fd, &iov, 1, 0, begun, || result(next::send(fd, bytes.as_ptr().cast(), bytes.len(), 0)))
+        };
         match r {
-            n if n >= 0 => bytes = &bytes[n as usize..],
-            r if r == -(libc::EAGAIN as isize) => {
-                socket_has_room(fd, WAIT_FOR_EVER);
+            n if n >= 0 => (bytes, begun) = (&bytes[n as usize..], true),
+            // Once it is closed, whoever has the number next may have room now, or never.
+            r if r == -(libc::EAGAIN as isize) && fdtable::leads_to(fd, h) => {
+                socket_has_room(fd, LOOK_AGAIN_MS);
             }
+            r if r == -(libc::EAGAIN as isize) => sys::nap(LOOK_AGAIN_MS as u64 * 1_000_000),
             r if r == -(libc::EINTR as isize) => {}
             error => return Err(error),
         }

@@ -5,6 +5,7 @@ mod ending;
 mod forks;
 mod images;
 
+pub(crate) use closing::{Behind, behind_now, kept_soon};
 pub use closing::{Closing, closing, once_closed, once_set_closed, replacing, was_closed};
 pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, enter_owner};
@@ -200,6 +201,9 @@ pub fn is_shadow(fd: i32, h: Handle) -> bool {
 fn drop_reference(h: Handle, fd: i32) {
     let l = local(h.index());
     if l.fds.fetch_sub(1, Ordering::SeqCst) > 1 {
+        if fd >= 0 {
+            pass_directions(h.sock());
+        }
         return;
     }
     let waited_on = wait::anybody_waits(h.index());
@@ -224,6 +228,12 @@ fn forget_descriptor(fd: i32, h: Handle) {
     if h.is_current() {
         local(h.index()).fds.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// Passes both directions' locks: what another thread does with a descriptor under one of them, before it was taken out, has ended.
+fn pass_directions(s: &Sock) {
+    drop(lock_tx(s));
+    drop(lock_rx(s));
 }
 
 /// Gives the record back if this process was the last one to have the socket.
@@ -298,10 +308,11 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
     if !last {
         adopt::leave_to_heir(h, fd);
     }
-    if let Some(pair) = pair(s) {
+    let pair = pair(s);
+    if let Some(pair) = &pair {
         if waited_on {
             // They find that nothing leads to the socket any more.
-            ring_own_ends(&pair);
+            ring_own_ends(pair);
         }
         if last {
             if fd >= 0 && lock_rx(s).unread() > 0 {
@@ -312,9 +323,9 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
             pair.incoming().clear_bells(End::Reader);
             pair.outgoing().clear_bells(End::Writer);
         }
-        // Both directions' locks: a call of another thread that began before the descriptor was taken out has ended.
-        drop(lock_tx(s));
-        drop(lock_rx(s));
+    }
+    pass_directions(s);
+    if let Some(pair) = pair {
         epoll::mapping_going(h);
         if last {
             s.seg_base.store(0, Ordering::Release);

@@ -8,8 +8,9 @@ pub use pass::look_for_switch;
 use crate::fdtable::{self, Handle};
 use crate::handover::{self, lock_rx};
 use crate::iov::{Cursor, Unusable};
+use crate::lifecycle::Behind;
 use crate::reason::Reason;
-use crate::send::still_leads;
+use crate::send::{REST_PIECE_BYTES, still_leads};
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline, Waiting, Woken};
 use crate::{lifecycle, machine, options, promote, ready, shadow};
@@ -34,10 +35,27 @@ pub unsafe fn recv(
     iov: *const iovec,
     n: usize,
     flags: i32,
+    native: impl FnMut() -> isize,
+) -> isize {
+    // SAFETY: passed on to the caller.
+    unsafe { step(h, fd, iov, n, flags, false, native) }
+}
+
+/// The same as a step of a call that makes several, as for sending ([`crate::send::step`]).
+///
+/// # Safety
+/// As for [`recv`].
+#[inline(always)]
+pub unsafe fn step(
+    h: Handle,
+    fd: i32,
+    iov: *const iovec,
+    n: usize,
+    flags: i32,
+    begun: bool,
     mut native: impl FnMut() -> isize,
 ) -> isize {
-    let s = h.sock();
-    if promote::at_boundary(s, h, fd) {
+    if !begun && promote::at_boundary(h.sock(), h, fd) {
         return promote::strict_failure(h);
     }
     // With MSG_TRUNC the buffers are not written.
@@ -46,6 +64,9 @@ pub unsafe fn recv(
     let list = unsafe { if count_only { Cursor::counting(iov, n) } else { Cursor::new(iov, n) } };
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // Neither is part of the stream.
+        if begun && !fdtable::leads_to(fd, h) {
+            return -(libc::EBADF as isize);
+        }
         if flags & libc::MSG_OOB != 0 {
             lifecycle::pin(h, fd, Reason::UrgentData);
         }
@@ -56,10 +77,34 @@ pub unsafe fn recv(
         Err(Unusable::Refused) => return native(),
         Err(Unusable::Fault) => return -(libc::EFAULT as isize),
     };
-    if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
-        return over_tcp(h, fd, &mut cursor, flags, native);
+    begin(h, fd, &mut cursor, flags, begun, native)
+}
+
+#[inline(always)]
+fn begin(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, native: impl FnMut() -> isize) -> isize {
+    if h.sock().rx.phase.load(Ordering::Acquire) == RX_TCP {
+        return over_tcp(h, fd, cursor, flags, begun, native);
     }
-    over_ring(h, fd, &mut cursor, flags, native)
+    over_ring(h, fd, cursor, flags, begun, native)
+}
+
+/// A receive whose number was found not to lead to the socket any more, before anything was received.
+#[cold]
+fn gone(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, mut native: impl FnMut() -> isize) -> isize {
+    let waiting = wait::begin(h);
+    let kept = if begun { lifecycle::kept_soon(fd, h) } else { lifecycle::kept_fd(h) };
+    if let Some(kept) = kept.filter(|kept| *kept != fd) {
+        return over_tcp(h, kept, cursor, flags, begun, native);
+    }
+    drop(waiting);
+    if begun {
+        return -(libc::EBADF as isize);
+    }
+    match lifecycle::behind_now(fd) {
+        Behind::Socket(other) => begin(other, fd, cursor, flags, false, native),
+        Behind::Kernel => native(),
+        Behind::Closing => -(libc::EBADF as isize),
+    }
 }
 
 /// What a call that has received something does with the error of a further receive: if it is the connection's, the next call
@@ -73,18 +118,25 @@ pub fn tell_later(h: Handle, fd: i32, error: i32) {
     }
 }
 
-fn over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, mut native: impl FnMut() -> isize) -> isize {
+fn over_tcp(
+    h: Handle,
+    fd: i32,
+    cursor: &mut Cursor,
+    flags: i32,
+    begun: bool,
+    mut native: impl FnMut() -> isize,
+) -> isize {
     let s = h.sock();
     let (leads, alone) = {
         let mut rx = lock_rx(s);
         let leads = fdtable::leads_to(fd, h);
         if !leads && lifecycle::kept_fd(h) != Some(fd) {
             drop(rx);
-            return if fdtable::is_closing(fd, h) { -(libc::EBADF as isize) } else { native() };
+            return gone(h, fd, cursor, flags, begun, native);
         }
         if s.rx.phase.load(Ordering::Relaxed) != RX_TCP || rx.try_attach(h, fd) {
             drop(rx);
-            return over_ring(h, fd, cursor, flags, native);
+            return over_ring(h, fd, cursor, flags, begun, native);
         }
         if s.has(FLAG_RESET) && shadow::queued(fd).is_none_or(|n| n == 0) {
             return -(s.error.swap(0, Ordering::AcqRel) as isize);
@@ -139,18 +191,19 @@ fn note_tcp(s: &Sock, cursor: &Cursor, n: usize, in_order: bool) {
     s.rx.tcp_bytes.fetch_add(n as u64, Ordering::AcqRel);
 }
 
-fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl FnMut() -> isize) -> isize {
+fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, native: impl FnMut() -> isize) -> isize {
     let s = h.sock();
     let list = *cursor;
     let total = list.left();
     if total == 0 {
-        return over_ring_empty(h, fd, flags, native);
+        return over_ring_empty(h, fd, flags, begun, native);
     }
     let peeking = flags & libc::MSG_PEEK != 0;
     let target = if flags & libc::MSG_WAITALL != 0 { total } else { options::receive_low_water(s, fd).min(total) };
     let mode = Mode { count_only: flags & libc::MSG_TRUNC != 0 };
     let mut fd = fd;
     let mut blocking: Option<Blocking> = None;
+    let is_entered = |blocking: &Option<Blocking>| begun || blocking.is_some();
     loop {
         handover::chaos(s, h, fd);
         let pass = {
@@ -168,20 +221,22 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
             Pass::Tcp => {
                 let got = total - cursor.left();
                 if got == 0 {
-                    return over_tcp(h, fd, cursor, flags, native);
+                    return over_tcp(h, fd, cursor, flags, is_entered(&blocking), native);
                 }
                 // Bytes behind an urgent mark are for another call.
                 if peeking || shadow::at_mark(fd) {
                     return got as isize;
                 }
-                rest_over_tcp(h, fd, cursor, mode)
+                rest_over_tcp(h, &mut fd, cursor, mode)
             }
             pass => pass,
         };
         let got = total - cursor.left();
         match pass {
             Pass::Done => return total as isize,
-            Pass::Gone => return if got > 0 { got as isize } else { -(libc::EBADF as isize) },
+            Pass::Gone if is_entered(&blocking) && lifecycle::kept_soon(fd, h).is_some() => continue,
+            Pass::Gone if got > 0 => return got as isize,
+            Pass::Gone => return gone(h, fd, cursor, flags, is_entered(&blocking), native),
             Pass::Fault => return if got > 0 { got as isize } else { -(libc::EFAULT as isize) },
             Pass::Tcp => continue,
             Pass::Error(e) if got > 0 => {
@@ -230,7 +285,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
 }
 
 /// A receive of nothing waits for what a look at one byte would wait for, and gives the same errors.
-fn over_ring_empty(h: Handle, fd: i32, flags: i32, mut native: impl FnMut() -> isize) -> isize {
+fn over_ring_empty(h: Handle, fd: i32, flags: i32, begun: bool, mut native: impl FnMut() -> isize) -> isize {
     let mut byte = 0u8;
     let one = iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     // SAFETY: one writable byte, which outlives the cursor.
@@ -240,42 +295,38 @@ fn over_ring_empty(h: Handle, fd: i32, flags: i32, mut native: impl FnMut() -> i
         0 => 1,
         r => r,
     };
-    over_ring(h, fd, &mut cursor, flags | libc::MSG_PEEK, natively).min(0)
+    over_ring(h, fd, &mut cursor, flags | libc::MSG_PEEK, begun, natively).min(0)
 }
 
-/// Takes what TCP has behind a ring that ended in the middle of a receive, without waiting. `Tcp`: the direction is on a ring
-/// again.
-fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
+/// Takes what TCP has behind a ring that ended in the middle of a receive, without waiting, each piece under the lock as in
+/// sending. `Tcp`: the direction is on a ring again.
+fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, mode: Mode) -> Pass {
     let s = h.sock();
-    {
+    while cursor.left() > 0 {
         let _rx = lock_rx(s);
+        if !still_leads(fd, h) {
+            return Pass::Gone;
+        }
         if s.rx.phase.load(Ordering::Relaxed) != RX_TCP {
             return Pass::Tcp;
         }
-        s.rx.inflight.fetch_add(1, Ordering::AcqRel);
-    }
-    let from = *cursor;
-    let pass = loop {
-        if cursor.left() == 0 {
-            break Pass::Done;
-        }
+        let most = cursor.left().min(REST_PIECE_BYTES);
         let moved = if mode.count_only {
-            shadow::discard(fd, cursor.left())
+            shadow::discard(*fd, most)
         } else {
             // SAFETY: the program's buffers, writable by the contract of `recv`.
-            unsafe { cursor.kernel_call(fd, cursor.left(), libc::MSG_DONTWAIT, false) }
+            unsafe { cursor.kernel_call(*fd, most, libc::MSG_DONTWAIT, false) }
         };
         match moved {
-            Ok(0) => break Pass::End,
-            Ok(n) => cursor.advance(n),
-            Err(e) => break Pass::stopped_by(e),
+            Ok(0) => return Pass::End,
+            Ok(n) => {
+                note_tcp(s, cursor, n, !mode.count_only);
+                cursor.advance(n);
+            }
+            Err(e) => return Pass::stopped_by(e),
         }
-    };
-    if let Some(_rx) = handover::lock_rx_again(h) {
-        note_tcp(s, &from, from.left() - cursor.left(), !mode.count_only);
-        s.rx.inflight.fetch_sub(1, Ordering::AcqRel);
     }
-    pass
+    Pass::Done
 }
 
 /// How a reader keeps its distance from a writer of many small messages: a reader that looks at every line as it is written

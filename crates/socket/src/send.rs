@@ -7,6 +7,7 @@ pub use file::sendfile;
 use crate::fdtable::{self, Handle};
 use crate::handover::{self, TxLock, lock_tx};
 use crate::iov::{Cursor, Unusable};
+use crate::lifecycle::Behind;
 use crate::reason::Reason;
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline, Waiting, Woken};
@@ -34,13 +35,35 @@ pub unsafe fn send(
     iov: *const iovec,
     n: usize,
     flags: i32,
+    native: impl FnMut() -> isize,
+) -> isize {
+    // SAFETY: passed on to the caller.
+    unsafe { step(h, fd, iov, n, flags, false, native) }
+}
+
+/// The same as a step of a call that makes several, and is entered as a waiter for all of them ([`wait::begin_steps`]). `begun`: others
+/// went before. As in the kernel, the call stays with the socket whatever becomes of the number: it goes on with the descriptor
+/// that close keeps for it, or fails with EBADF where there is none.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(always)]
+pub unsafe fn step(
+    h: Handle,
+    fd: i32,
+    iov: *const iovec,
+    n: usize,
+    flags: i32,
+    begun: bool,
     mut native: impl FnMut() -> isize,
 ) -> isize {
-    let s = h.sock();
-    if promote::at_boundary(s, h, fd) {
+    if !begun && promote::at_boundary(h.sock(), h, fd) {
         return promote::strict_failure(h);
     }
     if flags & libc::MSG_OOB != 0 {
+        if begun && !fdtable::leads_to(fd, h) {
+            return -(libc::EBADF as isize);
+        }
         lifecycle::pin(h, fd, Reason::UrgentData);
         return over_tcp_only(h, native);
     }
@@ -50,14 +73,39 @@ pub unsafe fn send(
         Err(Unusable::Refused) => return native(),
         Err(Unusable::Fault) => return -(libc::EFAULT as isize),
     };
-    let mut cursor = list;
+    begin(h, fd, &list, flags, begun, native)
+}
+
+#[inline(always)]
+fn begin(h: Handle, fd: i32, list: &Cursor, flags: i32, begun: bool, native: impl FnMut() -> isize) -> isize {
+    let s = h.sock();
     if s.tx.phase.load(Ordering::Acquire) == TX_RING {
         if s.has(FLAG_RESET) {
             return reset_error(s, flags);
         }
-        return over_ring(h, fd, &mut cursor, flags, native);
+        let mut cursor = *list;
+        return over_ring(h, fd, &mut cursor, flags, begun, native);
     }
-    over_tcp(h, fd, &list, flags, native)
+    over_tcp(h, fd, list, flags, begun, native)
+}
+
+/// A send whose number was found not to lead to the socket any more, before anything was sent.
+#[cold]
+fn gone(h: Handle, fd: i32, list: &Cursor, flags: i32, begun: bool, mut native: impl FnMut() -> isize) -> isize {
+    let waiting = wait::begin(h);
+    let kept = if begun { lifecycle::kept_soon(fd, h) } else { lifecycle::kept_fd(h) };
+    if let Some(kept) = kept.filter(|kept| *kept != fd) {
+        return over_tcp(h, kept, list, flags, begun, native);
+    }
+    drop(waiting);
+    if begun {
+        return -(libc::EBADF as isize);
+    }
+    match lifecycle::behind_now(fd) {
+        Behind::Socket(other) => begin(other, fd, list, flags, false, native),
+        Behind::Kernel => native(),
+        Behind::Closing => -(libc::EBADF as isize),
+    }
 }
 
 /// The error of a send on a connection that was reset, as TCP gives it: once ECONNRESET, then EPIPE.
@@ -83,14 +131,14 @@ fn over_tcp_only(h: Handle, mut native: impl FnMut() -> isize) -> isize {
     r
 }
 
-fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, mut native: impl FnMut() -> isize) -> isize {
+fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, begun: bool, mut native: impl FnMut() -> isize) -> isize {
     let s = h.sock();
     let (leads, alone) = {
         let mut tx = lock_tx(s);
         let leads = fdtable::leads_to(fd, h);
         if !leads && lifecycle::kept_fd(h) != Some(fd) {
             drop(tx);
-            return if fdtable::is_closing(fd, h) { -(libc::EBADF as isize) } else { native() };
+            return gone(h, fd, list, flags, begun, native);
         }
         if s.has(FLAG_RESET) {
             drop(tx);
@@ -99,7 +147,7 @@ fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, mut native: impl FnMu
         if tx.ring().is_some() || tx.try_switch(h, fd) {
             drop(tx);
             let mut cursor = *list;
-            return over_ring(h, fd, &mut cursor, flags, native);
+            return over_ring(h, fd, &mut cursor, flags, begun, native);
         }
         tx.look_at_left(h);
         (leads, s.tx.inflight.fetch_add(1, Ordering::AcqRel) == 0)
@@ -226,13 +274,14 @@ fn stop_of(stop: WriteStop) -> Stop {
     }
 }
 
-fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl FnMut() -> isize) -> isize {
+fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, native: impl FnMut() -> isize) -> isize {
     let s = h.sock();
     let total = cursor.left();
     if total == 0 {
         return 0;
     }
     let mut blocking: Option<Blocking> = None;
+    let is_entered = |blocking: &Option<Blocking>| begun || blocking.is_some();
     let mut fd = fd;
     loop {
         handover::chaos(s, h, fd);
@@ -241,10 +290,10 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
         }
         let stop = {
             let mut tx = lock_tx(s);
-            if s.has(FLAG_RESET) {
-                Stop::Reset
-            } else if !still_leads(&mut fd, h) {
+            if !still_leads(&mut fd, h) {
                 Stop::Gone
+            } else if s.has(FLAG_RESET) {
+                Stop::Reset
             } else {
                 fill(&mut tx, h, fd, cursor)
             }
@@ -252,14 +301,16 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, native: impl F
         let done = total - cursor.left();
         match stop {
             Stop::Done => return total as isize,
-            Stop::Gone => return if done > 0 { done as isize } else { -(libc::EBADF as isize) },
+            Stop::Gone if is_entered(&blocking) && lifecycle::kept_soon(fd, h).is_some() => continue,
+            Stop::Gone if done > 0 => return done as isize,
+            Stop::Gone => return gone(h, fd, cursor, flags, is_entered(&blocking), native),
             Stop::Reset => return if done > 0 { done as isize } else { reset_error(s, flags) },
             Stop::Fault => return if done > 0 { done as isize } else { -(libc::EFAULT as isize) },
-            Stop::Tcp if done == 0 => return over_tcp(h, fd, cursor, flags, native),
+            Stop::Tcp if done == 0 => return over_tcp(h, fd, cursor, flags, is_entered(&blocking), native),
             Stop::Tcp => {
-                match rest_over_tcp(h, fd, cursor, flags) {
+                match rest_over_tcp(h, &mut fd, cursor, flags) {
                     Rest::Full => {}
-                    Rest::OnRing => continue,
+                    Rest::LookAgain => continue,
                     Rest::Over => return (total - cursor.left()) as isize,
                 }
                 if waits(s, flags)
@@ -324,41 +375,39 @@ enum Rest {
     /// All is sent, or no more will be.
     Over,
     Full,
-    /// Another thread has moved the direction to a ring again.
-    OnRing,
+    /// Another thread has moved the direction to a ring again, or closed the descriptor.
+    LookAgain,
 }
 
-/// Sends what follows a ring that was closed in the middle of a send, without waiting.
-fn rest_over_tcp(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32) -> Rest {
+/// What is moved over TCP behind a ring that ended in the middle of a call, under the direction's lock at a time.
+pub(crate) const REST_PIECE_BYTES: usize = 64 * 1024;
+
+/// Sends what follows a ring that was closed in the middle of a send, without waiting. Each piece under the lock, which close
+/// passes before the number can be another's.
+fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, flags: i32) -> Rest {
     let s = h.sock();
-    {
+    // No SIGPIPE: part of the data was sent already.
+    let flags = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    while cursor.left() > 0 {
         let mut tx = lock_tx(s);
-        if tx.ring().is_some() {
-            return Rest::OnRing;
+        if !still_leads(fd, h) || tx.ring().is_some() {
+            return Rest::LookAgain;
         }
-        s.tx.inflight.fetch_add(1, Ordering::AcqRel);
-    }
-    let before = cursor.left();
-    let (rest, error) = loop {
-        if cursor.left() == 0 {
-            break (Rest::Over, 0);
-        }
-        // No SIGPIPE: part of the data was sent already.
-        let flags = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: the program's buffers, as in `send`.
-        match unsafe { cursor.kernel_call(fd, cursor.left(), flags, true) } {
-            Ok(n) => cursor.advance(n),
-            Err(libc::EAGAIN | libc::EINTR) => break (Rest::Full, 0),
-            Err(libc::EPIPE | libc::EFAULT) => break (Rest::Over, 0),
-            Err(e) => break (Rest::Over, e),
+        match unsafe { cursor.kernel_call(*fd, cursor.left().min(REST_PIECE_BYTES), flags, true) } {
+            Ok(n) => {
+                s.tx.tcp_bytes.fetch_add(n as u64, Ordering::AcqRel);
+                cursor.advance(n);
+            }
+            Err(libc::EAGAIN | libc::EINTR) => return Rest::Full,
+            Err(libc::EPIPE | libc::EFAULT) => return Rest::Over,
+            Err(e) => {
+                s.keep_error(e);
+                return Rest::Over;
+            }
         }
-    };
-    if let Some(_tx) = handover::lock_tx_again(h) {
-        s.tx.tcp_bytes.fetch_add((before - cursor.left()) as u64, Ordering::AcqRel);
-        s.keep_error(error);
-        s.tx.inflight.fetch_sub(1, Ordering::AcqRel);
     }
-    rest
+    Rest::Over
 }
 
 /// A blocking send that found the ring full.

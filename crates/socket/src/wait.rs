@@ -6,7 +6,7 @@
 
 use crate::fdtable::Handle;
 use crate::thread::{self, Signals};
-use crate::{bells, lifecycle, machine, process, settings, stats};
+use crate::{bells, lifecycle, machine, process, promote, settings, stats};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use libc::{c_int, timespec};
 use ropeway_shm::bell::TAG_ANY;
@@ -72,6 +72,13 @@ pub fn begin(h: Handle) -> Waiting {
         WAITERS[i].tid.store(tid, Ordering::Release);
     }
     Waiting { h, entry }
+}
+
+/// The same for a call of the program that receives or sends several times: the socket is its own until it returns. First comes
+/// what is due at the call's boundary, which may need that nobody waits.
+pub fn begin_steps(h: Handle, fd: i32) -> Waiting {
+    promote::at_boundary(h.sock(), h, fd);
+    begin(h)
 }
 
 impl Drop for Waiting {

@@ -8,18 +8,18 @@ use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_PEER_FIN, PAIR_LEFT, PAIR_MAPPED, PAIR_NONE, PAIR_REGISTERED, RX_ATTACHED, Sock};
 use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{adopt, handover, lifecycle, process, promote, shadow, thread};
+use ropeway_socket::{adopt, handover, lifecycle, process, promote, recv, send, shadow, thread, wait};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use support::{
-    End, IN, Set, connected, forked, new_pair, on_tcp, poll_on, recv_on, rest, says_yes, send_on, warm, warm_pair,
-    within,
+    End, IN, Set, connected, forked, native, new_pair, on_tcp, poll_on, recv_on, rest, says_yes, send_on, warm,
+    warm_pair, within,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -736,6 +736,140 @@ fn a_send_that_goes_on_over_tcp_does_not_sleep_on_whoever_has_the_number_of_its_
             got += n as usize;
         }
         assert_eq!(writer.join().expect("the writer"), LARGE as isize);
+    });
+}
+
+/// Gives the number of an end to another connection, as `dup2` does.
+fn give_to(end: &End, next: &End) {
+    let _until_replaced = lifecycle::replacing(end.fd).expect("a descriptor of the program");
+    sys::dup2(next.fd, end.fd).expect("dup2");
+    lifecycle::duplicated(next.fd, end.fd);
+}
+
+/// Reads `most` bytes, or to the end, all of which must be `byte`; how many there were.
+fn read_only(end: &End, most: usize, byte: u8) -> usize {
+    let (mut got, mut buffer) = (0, vec![0; 1 << 16]);
+    while got < most {
+        let n = end.recv(&mut buffer);
+        assert!(n >= 0, "recv answered {n} after {got} bytes");
+        if n == 0 {
+            break;
+        }
+        assert!(buffer[..n as usize].iter().all(|b| *b == byte), "a byte of another connection after {got}");
+        got += n as usize;
+    }
+    got
+}
+
+const LARGE: usize = 16 << 20;
+
+/// Waits until a thread that sends on an end has filled its ring and then what the kernel has room for.
+fn until_nothing_moves(end: &End) {
+    let mut before = 0;
+    loop {
+        let queued = shadow::unacknowledged(end.fd);
+        if queued != 0 && queued == before {
+            return;
+        }
+        before = queued;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Sends a file of `LARGE` bytes.
+fn send_file(h: Handle, fd: i32) -> isize {
+    // SAFETY: a valid C string.
+    let file = unsafe { sys::memfd_create(c"file".as_ptr().cast(), libc::MFD_CLOEXEC) }.expect("memfd");
+    // SAFETY: nobody else has it.
+    let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(file as i32) });
+    file.write_all(&vec![7; LARGE]).expect("written");
+    let mut offset = 0;
+    // SAFETY: the offset is valid.
+    unsafe { send::sendfile(h, fd, file.as_raw_fd(), &raw mut offset, LARGE, || panic!("on a ring")) }
+}
+
+#[test]
+fn a_file_goes_to_the_socket_that_it_was_sent_on_whoever_has_the_number_next() {
+    let _alone = alone();
+    within(LIMIT, "sending a file", || {
+        let ((a, b), (next, other)) = (connected(), connected());
+        warm(&a, &b);
+        let writer = asleep_on(&a, send_file);
+        until_nothing_moves(&a);
+        give_to(&a, &next);
+        assert_eq!(read_only(&b, LARGE, 7), LARGE);
+        assert_eq!(writer.join().expect("the writer"), LARGE as isize);
+        assert_eq!(other.take(), 0);
+        assert_eq!(b.recv(&mut [0; 8]), 0, "the socket is closed when the call returns");
+    });
+}
+
+#[test]
+fn a_send_that_goes_on_over_tcp_sends_nothing_to_whoever_has_the_number_next() {
+    let _alone = alone();
+    within(LIMIT, "sending", || {
+        let mut draw = first_draw();
+        for _ in 0..20 {
+            let after = next_delay(&mut draw, Duration::from_millis(5));
+            let ((a, b), (next, other)) = (connected(), on_tcp());
+            warm(&a, &b);
+            let writer = asleep_on(&a, |h, fd| send_on(h, fd, &vec![7; LARGE], 0));
+            lifecycle::pin(b.h, b.fd, Reason::Off);
+            let got = std::thread::scope(|scope| {
+                let reader = scope.spawn(|| read_only(&b, LARGE, 7));
+                std::thread::sleep(after);
+                give_to(&a, &next);
+                let sent = writer.join().expect("the writer");
+                assert_eq!(reader.join().expect("the reader") as isize, sent);
+                sent
+            });
+            assert_eq!(got, LARGE as isize);
+            assert_eq!(other.take(), 0);
+        }
+    });
+}
+
+#[test]
+fn a_further_step_of_a_call_is_one_on_the_socket_that_the_call_began_with() {
+    let _alone = alone();
+    within(LIMIT, "a call of several steps", || {
+        for on_rings in [false, true] {
+            let ((a, b), (next, other)) = (connected(), connected());
+            if on_rings {
+                warm(&a, &b);
+            }
+            let step = |bytes: &mut [u8; 4], sends: bool, begun: bool| {
+                let v = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 4 };
+                // SAFETY: one entry that describes the bytes; a call on the number is none of another connection.
+                unsafe {
+                    if sends {
+                        send::step(a.h, a.fd, &v, 1, 0, begun, || {
+                            native(sys::sendto(a.fd, bytes.as_ptr(), 4, 0, std::ptr::null(), 0))
+                        })
+                    } else {
+                        let none = std::ptr::null_mut();
+                        recv::step(a.h, a.fd, &v, 1, 0, begun, || {
+                            native(sys::recvfrom(a.fd, bytes.as_mut_ptr(), 4, 0, none, none.cast()))
+                        })
+                    }
+                }
+            };
+            let whole_call = wait::begin_steps(a.h, a.fd);
+            let mut bytes = [0; 4];
+            assert_eq!([b.send(b"one "), other.send(b"else")], [4; 2]);
+            assert_eq!((step(&mut bytes, false, false), &bytes), (4, b"one "));
+            std::thread::scope(|scope| {
+                scope.spawn(|| give_to(&a, &next));
+            });
+            assert_eq!(b.send(b"two "), 4);
+            assert_eq!((step(&mut bytes, false, true), &bytes), (4, b"two "));
+            assert_eq!(step(&mut bytes, true, true), 4);
+            drop(whole_call);
+            assert_eq!(step(&mut bytes, true, true), -(libc::EBADF as isize));
+            assert_eq!((b.recv(&mut bytes), &bytes), (4, b"two "));
+            assert_eq!((next.recv(&mut bytes), &bytes, other.take()), (4, b"else", 0));
+            assert_eq!(b.recv(&mut bytes), 0, "the socket is closed when the call returns");
+        }
     });
 }
 

@@ -3,12 +3,18 @@
 //! The number is open all that time, and no longer ours: what another thread sent on it would pass the ring. So it is marked,
 //! and calls that meet the mark wait for the kernel's answer, which is what they would have met.
 
-use super::{drop_reference, give_back};
+use super::{drop_reference, give_back, kept_fd};
 use crate::fdtable::{self, Handle, Kind};
 use crate::process::local;
 use crate::{epoll, promote};
 use core::sync::atomic::Ordering;
 use ropeway_shm::sys;
+
+/// How long a call that meets a mark naps between two looks, and waits in all.
+const NAP_NS: u64 = 20_000;
+const MOST_NS: u64 = 20_000_000;
+/// The same for a number that is being replaced, which the program never sees closed. A set's does not say.
+const MOST_REPLACING_NS: u64 = 2_000_000_000;
 
 /// A descriptor that is being closed. To be dropped when the kernel's call has come back.
 #[must_use]
@@ -74,16 +80,46 @@ pub fn was_closed(fd: i32) {
     }
 }
 
-/// Between two looks at a marked number.
-const NAP_NS: u64 = 20_000;
-/// How long a number is waited for that is being replaced, which the program never sees closed. A set's does not say.
-const MOST_REPLACING_NS: u64 = 2_000_000_000;
+/// The descriptor that is kept for a call under way. A close takes the number out before it knows that there is one, and is waited
+/// for where it is about to keep it.
+#[cold]
+pub(crate) fn kept_soon(fd: i32, h: Handle) -> Option<i32> {
+    let until = sys::monotonic_ns() + MOST_NS;
+    while kept_fd(h).is_none() && fdtable::is_closing(fd, h) && sys::monotonic_ns() < until {
+        sys::nap(NAP_NS);
+    }
+    kept_fd(h)
+}
+
+/// What stands behind a number that a call has found not to lead to its socket any more.
+pub(crate) enum Behind {
+    /// Another socket that we follow.
+    Socket(Handle),
+    /// Whatever the kernel says.
+    Kernel,
+    /// Nothing, or nothing yet: a close is under way.
+    Closing,
+}
+
+/// Looks a number up again that led to a socket when the call began.
+#[cold]
+pub(crate) fn behind_now(fd: i32) -> Behind {
+    let found = match fdtable::lookup(fd) {
+        Some(mark) if mark.kind() == Kind::Replacing => once_closed(fd, mark),
+        Some(mark) if mark.kind() == Kind::Closing => return Behind::Closing,
+        found => found.filter(|h| h.is_sock()),
+    };
+    match found {
+        Some(found) if fdtable::leads_to(fd, found) => Behind::Socket(found),
+        Some(_) => Behind::Closing,
+        None => Behind::Kernel,
+    }
+}
 
 /// What a number leads to when the close that has marked it is over. If that does not come to an end (a signal handler has
 /// interrupted it, or it was left by a jump), the socket: calls then find that the number does not lead there any more.
 #[cold]
 pub fn once_closed(fd: i32, marked: Handle) -> Option<Handle> {
-    const MOST_NS: u64 = 20_000_000;
     let h = marked.of_kind(Kind::Sock);
     let most = if marked.kind() == Kind::Replacing { MOST_REPLACING_NS } else { MOST_NS };
     let until = sys::monotonic_ns() + most;

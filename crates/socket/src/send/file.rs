@@ -1,9 +1,10 @@
 //! Sending a file.
 
-use super::{count_out, send};
+use super::{count_out, step};
 use crate::fdtable::{self, Handle};
 use crate::handover::{self, lock_tx};
-use crate::{iov, promote};
+use crate::lifecycle::{self, Behind};
+use crate::{iov, promote, wait};
 use core::sync::atomic::Ordering;
 use libc::iovec;
 use ropeway_shm::sys;
@@ -32,7 +33,12 @@ pub unsafe fn sendfile(
         let mut tx = lock_tx(s);
         if !fdtable::leads_to(fd, h) {
             drop(tx);
-            return native();
+            return match lifecycle::behind_now(fd) {
+                // SAFETY: passed on to the caller.
+                Behind::Socket(other) => unsafe { sendfile(other, fd, file, offset, count, native) },
+                Behind::Kernel => native(),
+                Behind::Closing => -(libc::EBADF as isize),
+            };
         }
         if tx.ring().is_none() && !tx.try_switch(h, fd) {
             // The bytes are not ours to hash: the prefix ends here.
@@ -53,6 +59,7 @@ fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, cou
     // A staging buffer on the stack, which may be small: a file may be shorter than the room in the ring, and `pread` straight into cells
     // would hold the lock over disk reads.
     let mut buffer = [0u8; 4 * 1024];
+    let _for_the_whole_call = wait::begin(h);
     let mut done = 0usize;
     let mut position = if offset.is_null() {
         // SAFETY: no pointers.
@@ -81,7 +88,7 @@ fn file_into_ring(h: Handle, fd: i32, file: i32, offset: *mut libc::off64_t, cou
         let piece = iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: got };
         // SAFETY: one entry with `got` readable bytes.
         let r = unsafe {
-            send(h, fd, &piece, 1, 0, || {
+            step(h, fd, &piece, 1, 0, done > 0, || {
                 sys::sendto(fd, buffer.as_ptr(), got, 0, core::ptr::null(), 0)
                     .map_or_else(|e| -(e as isize), |n| n as isize)
             })
