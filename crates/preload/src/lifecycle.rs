@@ -83,7 +83,7 @@ fn make_room(old: c_int, new: c_int) -> Option<Closing> {
         return None;
     }
     sys::fcntl(old, libc::F_GETFD, 0).ok()?;
-    let closing = lifecycle::replacing(new);
+    let closing = lifecycle::replacing(new, old);
     if closing.is_none() {
         lifecycle::give_way(new);
     }

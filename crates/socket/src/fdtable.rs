@@ -184,6 +184,11 @@ pub fn closed(fd: i32, h: Handle) {
     }
 }
 
+/// Turns a mark into what stands behind the number now. False when it is gone.
+pub fn lead_on(fd: i32, mark: Handle, next: Handle) -> bool {
+    slot(fd).is_some_and(|s| s.compare_exchange(mark.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+}
+
 /// Marks one of our own descriptors.
 pub fn enter_internal(fd: i32) {
     enter(fd, Handle::new(Kind::Internal, 0, 0));

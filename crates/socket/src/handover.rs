@@ -447,6 +447,13 @@ impl RxLock<'_> {
     }
 }
 
+/// Passes both directions' locks: what other threads did under one of them with a descriptor or a mapping that was there until
+/// now has ended.
+pub fn pass_directions(s: &Sock) {
+    drop(lock_tx(s));
+    drop(lock_rx(s));
+}
+
 /// Unread bytes in the incoming ring; none once another thread has closed the socket, whose rings may be unmapped.
 pub fn unread(h: Handle) -> usize {
     let s = h.sock();

@@ -5,7 +5,7 @@ mod ending;
 mod forks;
 mod images;
 
-pub(crate) use closing::{Behind, behind_now, kept_soon};
+pub(crate) use closing::{Behind, behind_now, kept_soon, lookup};
 pub use closing::{Closing, closing, once_closed, once_set_closed, replacing, was_closed};
 pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, enter_owner};
@@ -90,6 +90,7 @@ fn track(fd: i32, class: u32, nonblocking: bool) -> Option<Handle> {
     local(index).fds.store(1, Ordering::Release);
     local(index).keep_fd.store(0, Ordering::Relaxed);
     local(index).linger.store(0, Ordering::Relaxed);
+    local(index).exposed.store(false, Ordering::Relaxed);
     let h = Handle::of_record(index);
     let (old, entered) = fdtable::enter(fd, h);
     if let Some(old) = old.filter(|o| o.is_sock()) {
@@ -171,7 +172,11 @@ pub fn duplicated(old: i32, new: i32) {
             } else {
                 epoll::duplicated(h);
             }
-            fdtable::enter(new, h);
+            let (before, _) = fdtable::enter(new, h);
+            if h.is_sock() && before == Some(h) {
+                // A call that met the mark of `dup2` has entered it already.
+                drop_reference(h, -1);
+            }
             process::note_fd(new);
         }
         _ => {}
@@ -202,7 +207,7 @@ fn drop_reference(h: Handle, fd: i32) {
     let l = local(h.index());
     if l.fds.fetch_sub(1, Ordering::SeqCst) > 1 {
         if fd >= 0 {
-            pass_directions(h.sock());
+            handover::pass_directions(h.sock());
         }
         return;
     }
@@ -228,12 +233,6 @@ fn forget_descriptor(fd: i32, h: Handle) {
     if h.is_current() {
         local(h.index()).fds.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// Passes both directions' locks: what another thread does with a descriptor under one of them, before it was taken out, has ended.
-fn pass_directions(s: &Sock) {
-    drop(lock_tx(s));
-    drop(lock_rx(s));
 }
 
 /// Gives the record back if this process was the last one to have the socket.
@@ -324,7 +323,7 @@ fn leave_sock(h: Handle, fd: i32, waited_on: bool) {
             pair.outgoing().clear_bells(End::Writer);
         }
     }
-    pass_directions(s);
+    handover::pass_directions(s);
     if let Some(pair) = pair {
         epoll::mapping_going(h);
         if last {

@@ -15,7 +15,7 @@ use crate::fdtable::{self, Kind};
 use crate::ready::{self, ALWAYS, Answer, ENDING, NAP_NS, Question, READ, URGENT, WRITE};
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline};
-use crate::{epoll, machine, settings, shadow, stats};
+use crate::{epoll, lifecycle, machine, settings, shadow, stats};
 use core::sync::atomic::Ordering;
 use libc::{pollfd, timespec};
 use ropeway_shm::sys;
@@ -114,7 +114,7 @@ enum Found {
 
 fn survey(fds: &[pollfd]) -> Found {
     let mut found = Found::Nothing;
-    for h in fds.iter().filter_map(|p| fdtable::lookup(p.fd)) {
+    for h in fds.iter().filter_map(|p| lifecycle::lookup(p.fd)) {
         match h.kind() {
             Kind::Sock => {
                 let s = h.sock();

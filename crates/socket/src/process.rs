@@ -25,6 +25,8 @@ pub struct Local {
     pub marks: AtomicU32,
     /// This process was the last one to have it, and gives the record back when no number is marked for it.
     pub left: AtomicBool,
+    /// `dup2` has put it behind a number on which calls were under way, and may come to it.
+    pub exposed: AtomicBool,
     /// SO_LINGER as the program set it, while an exec under way has replaced it (`lifecycle`); 0 for none.
     pub linger: AtomicU64,
 }
@@ -36,6 +38,7 @@ static LOCAL: [Local; MAX_SOCKS as usize] = [const {
         keep_fd: AtomicI32::new(0),
         marks: AtomicU32::new(0),
         left: AtomicBool::new(false),
+        exposed: AtomicBool::new(false),
         linger: AtomicU64::new(0),
     }
 }; MAX_SOCKS as usize];

@@ -3,7 +3,7 @@
 //! Everything happens at call boundaries of the program; nothing waits (handover, clause 1).
 
 use crate::fdtable::Handle;
-use crate::handover::{calls, lock_rx, lock_tx, note_reason, pair, pin};
+use crate::handover::{calls, lock_rx, lock_tx, note_reason, pair, pass_directions, pin};
 use crate::reason::Reason;
 use crate::rendezvous::client::{self, Register, Reply, Unavailable};
 use crate::rendezvous::wire::{Endpoint, Prefix};
@@ -310,8 +310,7 @@ fn await_stamp(s: &Sock, h: Handle) {
 fn give_half_back(s: &Sock, pair: Pair) {
     s.seg_base.store(0, Ordering::Release);
     // Both directions' locks: a shutdown in another thread may have found it under one of them.
-    drop(lock_tx(s));
-    drop(lock_rx(s));
+    pass_directions(s);
     // SAFETY: a half that was never ready carried no bytes: whoever looks at it holds one of the locks that were passed.
     unsafe { pair.unmap() };
     try_later(s, Reason::PeerNotRegistered);

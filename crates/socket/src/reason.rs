@@ -76,6 +76,7 @@ reasons! {
     ManyDemotions = 39, "many-demotions", "The connection went back to TCP so often that it is left there.";
     UnhookedWait = 40, "unhooked-wait", "A thread may be waiting in the kernel for this socket in a call that Ropeway does not see.";
     Landlock = 41, "landlock", "The process restricted itself with Landlock, which may forbid it to wake other processes.";
+    ReplacesAnother = 42, "replaces-another", "The program put the connection in the place of another one (dup2) while calls on that one were under way, which may come to this one.";
 }
 
 impl Reason {

@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use support::{
@@ -23,6 +23,9 @@ use support::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// A number that leads nowhere.
+const NOTHING: i32 = -1;
 
 /// One test at a time: they depend on which record is taken next, and one of them forks.
 fn alone() -> MutexGuard<'static, ()> {
@@ -222,17 +225,171 @@ fn a_call_on_a_number_that_dup2_is_replacing_waits_for_whoever_has_it_next() {
         let ((a, b), (next, other)) = (connected(), connected());
         warm(&a, &b);
         warm(&next, &other);
-        let closing = lifecycle::replacing(a.fd).expect("a descriptor of the program");
+        let closing = lifecycle::replacing(a.fd, next.fd).expect("a descriptor of the program");
         let marked = fdtable::lookup(a.fd).expect("marked");
-        sys::dup2(next.fd, a.fd).expect("dup2");
         std::thread::scope(|scope| {
             let found = scope.spawn(|| lifecycle::once_closed(a.fd, marked));
             std::thread::sleep(Duration::from_millis(2));
+            assert!(!found.is_finished());
+            sys::dup2(next.fd, a.fd).expect("dup2");
             lifecycle::duplicated(next.fd, a.fd);
             assert_eq!(found.join().expect("the caller"), Some(next.h));
         });
         drop(closing);
         assert_eq!(fdtable::sock(a.fd), Some(next.h));
+    });
+}
+
+#[test]
+fn whoever_dup2_has_put_behind_a_number_has_it_while_the_one_before_lingers() {
+    let _alone = alone();
+    within(LIMIT, "replacing", || {
+        let ((a, b), (next, other)) = (connected(), connected());
+        warm(&a, &b);
+        warm(&next, &other);
+        let closing = lifecycle::replacing(a.fd, next.fd).expect("a descriptor of the program");
+        let marked = fdtable::lookup(a.fd).expect("marked");
+        sys::dup2(next.fd, a.fd).expect("dup2");
+        assert_eq!(lifecycle::once_closed(a.fd, marked), Some(next.h));
+        assert!(fdtable::leads_to(a.fd, next.h));
+        // The system call comes back.
+        lifecycle::duplicated(next.fd, a.fd);
+        drop(closing);
+        assert_eq!((fdtable::sock(a.fd), descriptors(next.h)), (Some(next.h), 2));
+        drop(a);
+        assert_eq!((fdtable::sock(next.fd), descriptors(next.h)), (Some(next.h), 1));
+        assert_eq!(b.recv(&mut [0; 8]), 0);
+    });
+}
+
+#[test]
+fn waits_on_a_number_see_whoever_dup2_has_put_there_while_the_one_before_lingers() {
+    let _alone = alone();
+    within(LIMIT, "replacing", || {
+        for by_a_set in [false, true] {
+            let ((a, b), (next, other)) = (connected(), connected());
+            warm(&a, &b);
+            warm(&next, &other);
+            let closing = lifecycle::replacing(a.fd, next.fd).expect("a descriptor of the program");
+            sys::dup2(next.fd, a.fd).expect("dup2");
+            let set = Set::new();
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    if by_a_set {
+                        set.add(&a, IN, 7);
+                        set.wait(10_000) == [(IN, 7)]
+                    } else {
+                        poll_on(&[(a.fd, libc::POLLIN)], 10_000).1 == [libc::POLLIN]
+                    }
+                });
+                rest();
+                assert_eq!(other.send(b"x"), 1);
+                assert!(waits.join().expect("the one that waits"));
+            });
+            assert!(next.on_rings());
+            lifecycle::duplicated(next.fd, a.fd);
+            drop(closing);
+            drop(b);
+        }
+    });
+}
+
+/// Sends a file of so many bytes.
+fn send_file_on(h: Handle, fd: i32, bytes: usize) -> isize {
+    // SAFETY: a valid C string.
+    let file = unsafe { sys::memfd_create(c"file".as_ptr().cast(), libc::MFD_CLOEXEC) }.expect("memfd");
+    // SAFETY: nobody else has it.
+    let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(file as i32) });
+    file.write_all(&vec![7; bytes]).expect("written");
+    let mut offset = 0;
+    // SAFETY: the offset is valid.
+    unsafe { send::sendfile(h, fd, file.as_raw_fd(), &raw mut offset, bytes, || panic!("on a ring")) }
+}
+
+/// Gives the number of an end to another connection, as `dup2` does.
+fn give_to(end: &End, next: &End) {
+    let _until_replaced = lifecycle::replacing(end.fd, next.fd).expect("a descriptor of the program");
+    sys::dup2(next.fd, end.fd).expect("dup2");
+    lifecycle::duplicated(next.fd, end.fd);
+}
+
+#[test]
+fn a_call_that_comes_when_dup2_is_over_is_one_on_whoever_has_the_number_then() {
+    let _alone = alone();
+    within(LIMIT, "replacing", || {
+        for was_on_rings in [false, true] {
+            let ((a, b), (next, other)) = (connected(), connected());
+            warm(&next, &other);
+            if was_on_rings {
+                warm(&a, &b);
+            }
+            give_to(&a, &next);
+            assert_eq!(other.send(b"question"), 8);
+            let mut bytes = [0; 8];
+            assert_eq!((recv_on(a.h, a.fd, &mut bytes, 0), &bytes), (8, b"question"));
+            assert_eq!(send_on(a.h, a.fd, b"answer", 0), 6);
+            assert_eq!((other.recv(&mut bytes), &bytes[..6]), (6, &b"answer"[..]));
+            assert_eq!(send_file_on(a.h, a.fd, 8), 8);
+            assert_eq!((other.recv(&mut bytes), &bytes), (8, &[7; 8]));
+            assert!(next.on_rings() && other.on_rings());
+            assert_eq!(b.recv(&mut bytes), 0);
+        }
+    });
+}
+
+#[test]
+fn a_call_that_meets_the_mark_of_dup2_late_waits_for_whoever_has_the_number_then() {
+    let _alone = alone();
+    within(LIMIT, "replacing", || {
+        let ((a, b), (next, other)) = (connected(), connected());
+        warm(&next, &other);
+        let replacing = lifecycle::replacing(a.fd, next.fd).expect("a descriptor of the program");
+        std::thread::scope(|scope| {
+            let sends = scope.spawn(|| send_on(a.h, a.fd, b"answer", 0));
+            std::thread::sleep(Duration::from_millis(2));
+            assert!(!sends.is_finished());
+            sys::dup2(next.fd, a.fd).expect("dup2");
+            lifecycle::duplicated(next.fd, a.fd);
+            assert_eq!(sends.join().expect("the writer"), 6);
+        });
+        drop(replacing);
+        assert_eq!(other.take(), 6);
+        assert!(next.on_rings());
+        assert_eq!(b.recv(&mut [0; 8]), 0);
+    });
+}
+
+#[test]
+fn a_call_in_the_kernel_that_comes_when_dup2_is_over_passes_no_ring() {
+    let _alone = alone();
+    within(LIMIT, "replacing", || {
+        let ((a, b), (next, other)) = (connected(), connected());
+        warm(&next, &other);
+        let (begun, over) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            let sends = scope.spawn(|| {
+                let byte = b"x";
+                let v = libc::iovec { iov_base: byte.as_ptr().cast_mut().cast(), iov_len: 1 };
+                // SAFETY: one entry with a readable byte.
+                unsafe {
+                    send::send(a.h, a.fd, &v, 1, 0, || {
+                        begun.wait();
+                        over.wait();
+                        native(sys::sendto(a.fd, byte.as_ptr(), 1, 0, std::ptr::null(), 0))
+                    })
+                }
+            });
+            begun.wait();
+            give_to(&a, &next);
+            over.wait();
+            assert_eq!(sends.join().expect("the writer"), 1);
+        });
+        let mut bytes = [0; 5];
+        assert_eq!((next.send(b"next"), other.recv_flags(&mut bytes, libc::MSG_WAITALL)), (4, 5));
+        assert_eq!(&bytes, b"xnext");
+        assert_eq!((other.send(b"back"), next.recv(&mut bytes)), (4, 4));
+        assert!(!next.on_rings());
+        drop(b);
     });
 }
 
@@ -249,7 +406,7 @@ fn a_number_is_not_marked_while_dup2_waits_for_the_peer() {
         // The registration outlives its number, so the socket leaves Ropeway; the peer does not answer.
         assert_eq!(b.send(b"unread"), 6);
         let replaces = asleep_on(&a, |_, fd| {
-            drop(lifecycle::replacing(fd));
+            drop(lifecycle::replacing(fd, NOTHING));
             0
         });
         assert!(fdtable::leads_to(a.fd, a.h));
@@ -313,7 +470,7 @@ fn a_child_forked_while_dup2_replaces_a_number_has_the_number() {
         let (a, b) = connected();
         warm(&a, &b);
         lifecycle::fork_prepare();
-        let replacing = lifecycle::replacing(a.fd).expect("a descriptor of the program");
+        let replacing = lifecycle::replacing(a.fd, NOTHING).expect("a descriptor of the program");
         let child = forked(|| is_open(a.fd) && fdtable::lookup(a.fd).is_none() && descriptors(a.h) == 0);
         drop(replacing);
         assert!(says_yes(child));
@@ -329,7 +486,7 @@ fn a_child_forked_while_dup2_replaces_one_number_of_a_socket_follows_it_by_both(
         let other = sys::fcntl(a.fd, libc::F_DUPFD, 0).expect("dup") as i32;
         lifecycle::duplicated(a.fd, other);
         lifecycle::fork_prepare();
-        let replacing = lifecycle::replacing(a.fd).expect("a descriptor of the program");
+        let replacing = lifecycle::replacing(a.fd, other).expect("a descriptor of the program");
         let both = [a.fd, other];
         let child =
             forked(|| both.iter().all(|fd| is_open(*fd) && fdtable::leads_to(*fd, a.h)) && descriptors(a.h) == 2);
@@ -398,7 +555,7 @@ fn close_sleeping(end: End, call: fn(Handle, i32) -> isize) -> JoinHandle<isize>
 
 /// Closes the number of an end as `dup2` of a pipe does, on which nothing ever happens.
 fn give_to_a_quiet_pipe(end: &End, quiet: &impl AsRawFd) {
-    let _until_replaced = lifecycle::replacing(end.fd).expect("a descriptor of the program");
+    let _until_replaced = lifecycle::replacing(end.fd, quiet.as_raw_fd()).expect("a descriptor of the program");
     sys::dup2(quiet.as_raw_fd(), end.fd).expect("dup2");
 }
 
@@ -739,13 +896,6 @@ fn a_send_that_goes_on_over_tcp_does_not_sleep_on_whoever_has_the_number_of_its_
     });
 }
 
-/// Gives the number of an end to another connection, as `dup2` does.
-fn give_to(end: &End, next: &End) {
-    let _until_replaced = lifecycle::replacing(end.fd).expect("a descriptor of the program");
-    sys::dup2(next.fd, end.fd).expect("dup2");
-    lifecycle::duplicated(next.fd, end.fd);
-}
-
 /// Reads `most` bytes, or to the end, all of which must be `byte`; how many there were.
 fn read_only(end: &End, most: usize, byte: u8) -> usize {
     let (mut got, mut buffer) = (0, vec![0; 1 << 16]);
@@ -776,25 +926,13 @@ fn until_nothing_moves(end: &End) {
     }
 }
 
-/// Sends a file of `LARGE` bytes.
-fn send_file(h: Handle, fd: i32) -> isize {
-    // SAFETY: a valid C string.
-    let file = unsafe { sys::memfd_create(c"file".as_ptr().cast(), libc::MFD_CLOEXEC) }.expect("memfd");
-    // SAFETY: nobody else has it.
-    let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(file as i32) });
-    file.write_all(&vec![7; LARGE]).expect("written");
-    let mut offset = 0;
-    // SAFETY: the offset is valid.
-    unsafe { send::sendfile(h, fd, file.as_raw_fd(), &raw mut offset, LARGE, || panic!("on a ring")) }
-}
-
 #[test]
 fn a_file_goes_to_the_socket_that_it_was_sent_on_whoever_has_the_number_next() {
     let _alone = alone();
     within(LIMIT, "sending a file", || {
         let ((a, b), (next, other)) = (connected(), connected());
         warm(&a, &b);
-        let writer = asleep_on(&a, send_file);
+        let writer = asleep_on(&a, |h, fd| send_file_on(h, fd, LARGE));
         until_nothing_moves(&a);
         give_to(&a, &next);
         assert_eq!(read_only(&b, LARGE, 7), LARGE);
@@ -1018,7 +1156,7 @@ fn a_wait_on_a_number_that_dup2_is_replacing_waits_in_the_set_that_has_it_next()
         let (set, next) = (Set::new(), Set::new());
         let pairs = [warm_pair(&set, IN, 7), warm_pair(&next, IN, 8)];
         assert_eq!(pairs.each_ref().map(|(a, _)| a.send(b"x")), [1; 2]);
-        let replacing = lifecycle::replacing(set.ep).expect("a descriptor of the program");
+        let replacing = lifecycle::replacing(set.ep, next.ep).expect("a descriptor of the program");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| set.wait(1000));
             std::thread::sleep(Duration::from_millis(50));

@@ -3,7 +3,7 @@
 use super::member::{self, EDGE, EXCLUSIVE, ONESHOT};
 use super::sets::{self, Locked, Ref};
 use super::{memory, wait};
-use crate::fdtable::{self, Handle, Kind};
+use crate::fdtable::{Handle, Kind};
 use crate::lifecycle;
 use crate::ready::{self, READ, WRITE};
 use crate::reason::Reason;
@@ -25,7 +25,7 @@ pub unsafe fn ctl(ep: i32, op: i32, fd: i32, event: *mut epoll_event, native: im
         Ok(set) => set.map(Ref::of),
         Err(e) => return -(e as isize),
     };
-    match (set, fdtable::lookup(fd)) {
+    match (set, lifecycle::lookup(fd)) {
         // SAFETY: passed on to the caller.
         (Some(r), Some(h)) if h.is_sock() => unsafe { of_sock(r, op, h, fd, event, native) },
         (Some(r), Some(h)) if h.kind() == Kind::Set && ep != fd => {

@@ -3,9 +3,10 @@
 //! The number is open all that time, and no longer ours: what another thread sent on it would pass the ring. So it is marked,
 //! and calls that meet the mark wait for the kernel's answer, which is what they would have met.
 
-use super::{drop_reference, give_back, kept_fd};
+use super::{drop_reference, give_back, kept_fd, leave};
 use crate::fdtable::{self, Handle, Kind};
 use crate::process::local;
+use crate::reason::Reason;
 use crate::{epoll, promote};
 use core::sync::atomic::Ordering;
 use ropeway_shm::sys;
@@ -30,9 +31,26 @@ pub fn closing(fd: i32) -> Option<Closing> {
     take_out(fd, Kind::Closing)
 }
 
-/// The same before `dup2` puts something else behind the number.
-pub fn replacing(fd: i32) -> Option<Closing> {
-    take_out(fd, Kind::Replacing)
+/// The same before `dup2` puts what is behind `by` behind the number.
+pub fn replacing(fd: i32, by: i32) -> Option<Closing> {
+    let replaced = fdtable::sock(fd);
+    make_way(replaced, by);
+    let closing = take_out(fd, Kind::Replacing);
+    // Once more: a call may have begun before the number was marked.
+    make_way(replaced, by);
+    closing
+}
+
+/// A call that has looked at the number, and comes to the kernel when `dup2` is over, is one on what stands behind it then: that
+/// must be on TCP. So must be what replaces that again, because it is not known when the call comes.
+fn make_way(replaced: Option<Handle>, by: i32) {
+    let (Some(replaced), Some(next)) = (replaced, fdtable::sock(by)) else { return };
+    let s = replaced.sock();
+    let under_way = s.tx.inflight.load(Ordering::Acquire) + s.rx.inflight.load(Ordering::Acquire) > 0;
+    let is_exposed = under_way || local(replaced.index()).exposed.load(Ordering::Relaxed);
+    if replaced != next && is_exposed && !local(next.index()).exposed.swap(true, Ordering::Relaxed) {
+        leave(next, by, Reason::ReplacesAnother);
+    }
 }
 
 fn take_out(fd: i32, mark: Kind) -> Option<Closing> {
@@ -120,20 +138,25 @@ pub(crate) fn behind_now(fd: i32) -> Behind {
 /// interrupted it, or it was left by a jump), the socket: calls then find that the number does not lead there any more.
 #[cold]
 pub fn once_closed(fd: i32, marked: Handle) -> Option<Handle> {
-    let h = marked.of_kind(Kind::Sock);
-    let most = if marked.kind() == Kind::Replacing { MOST_REPLACING_NS } else { MOST_NS };
-    let until = sys::monotonic_ns() + most;
-    while fdtable::is_closing(fd, h) {
-        if !is_ours(fd, h) {
-            // Closed, and perhaps given to others, while a close that lingers goes on.
-            fdtable::closed(fd, h);
-        } else if sys::monotonic_ns() < until {
-            sys::nap(NAP_NS);
-        } else {
+    let begun = sys::monotonic_ns();
+    let mut marked = marked;
+    loop {
+        let h = marked.of_kind(Kind::Sock);
+        let most = if marked.kind() == Kind::Replacing { MOST_REPLACING_NS } else { MOST_NS };
+        if sys::monotonic_ns() - begun >= most {
             return Some(h).filter(|h| h.is_current());
         }
+        match behind(fd, h) {
+            // Closed, and perhaps given to others, while a close that lingers goes on.
+            None => fdtable::closed(fd, h),
+            Some(next) if next != h && marked.kind() == Kind::Replacing => lead_on(fd, marked, next),
+            Some(_) => sys::nap(NAP_NS),
+        }
+        match fdtable::lookup(fd) {
+            Some(again) if again.is_mark() => marked = again,
+            found => return found.filter(|h| h.is_sock()),
+        }
     }
-    fdtable::sock(fd)
 }
 
 /// The same for the number of a set: the set that it leads to then. An error if that does not come to an end.
@@ -150,9 +173,33 @@ pub fn once_set_closed(ep: i32, marked: Handle) -> sys::Result<Option<Handle>> {
     Ok(fdtable::lookup(ep).filter(|h| h.kind() == Kind::Set))
 }
 
-/// True while a marked number stands for the socket `h`, or, put there by `dup2`, for another one that we follow.
-fn is_ours(fd: i32, h: Handle) -> bool {
-    behind(fd, h).is_some()
+/// `dup2` has put `next` behind a number, and may take long to end the connection that was there (SO_LINGER): from now on the
+/// number leads to `next`.
+fn lead_on(fd: i32, marked: Handle, next: Handle) {
+    let one_more = |fds: u32| (fds > 0).then_some(fds + 1);
+    let fds = &local(next.index()).fds;
+    if fds.fetch_update(Ordering::SeqCst, Ordering::Relaxed, one_more).is_err() {
+        // Its own number is closed: we follow it no more.
+        fdtable::closed(fd, marked);
+    } else if !fdtable::lead_on(fd, marked, next) {
+        drop_reference(next, -1);
+    }
+}
+
+/// What a number leads to, though `dup2`, which has put that there, may not be over. Nothing is waited for.
+#[inline]
+pub(crate) fn lookup(fd: i32) -> Option<Handle> {
+    let h = fdtable::lookup(fd)?;
+    if h.kind() == Kind::Replacing { behind_dup2(fd, h) } else { Some(h) }
+}
+
+#[cold]
+fn behind_dup2(fd: i32, marked: Handle) -> Option<Handle> {
+    let h = marked.of_kind(Kind::Sock);
+    if let Some(next) = behind(fd, h).filter(|next| *next != h) {
+        lead_on(fd, marked, next);
+    }
+    fdtable::lookup(fd)
 }
 
 /// The socket behind a number that is marked for `h`: that one, or another one that we follow.
