@@ -217,6 +217,8 @@ semantics! {
         number_given_away_while_a_thread_receives,
         next_connection_while_a_thread_receives_on_a_closed_one,
         next_connection_while_a_closed_one_ends,
+        next_connection_while_a_thread_receives_messages_on_a_closed_one,
+        next_connection_while_a_thread_sends_a_file_on_a_closed_one: ShmAndTcp,
         closed_while_a_thread_polls,
         closed_while_a_thread_polls_in_vain,
         closed_while_a_thread_selects,

@@ -1,6 +1,7 @@
 /* One socket, many threads: sharing both directions, closing under a waiter, cancelling one. */
 #include "rw_test.h"
 
+#include <sys/sendfile.h>
 #include <sys/syscall.h>
 
 static char buffer[1 << 16];
@@ -315,6 +316,81 @@ CASE(next_connection_while_a_thread_receives_on_a_closed_one)
 CASE(next_connection_while_a_closed_one_ends)
 {
     next_connection_after_a_close(end_the_connection);
+}
+
+static void wait_in_recvmmsg(void)
+{
+    enum { MESSAGES = 3, BYTES = 4 };
+    struct iovec parts[MESSAGES];
+    struct mmsghdr messages[MESSAGES] = { 0 };
+    for (int i = 0; i < MESSAGES; i++) {
+        parts[i] = (struct iovec){ buffer + i * BYTES, BYTES };
+        messages[i].msg_hdr = (struct msghdr){ .msg_iov = &parts[i], .msg_iovlen = 1 };
+    }
+    T(recvmmsg(fd, messages, MESSAGES, 0, NULL));
+    rw_bytes("waiter got", buffer, MESSAGES * BYTES);
+}
+
+/* All messages of a call are of the connection that it began with. */
+CASE(next_connection_while_a_thread_receives_messages_on_a_closed_one)
+{
+    struct waiter waiter;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        start_waiter(&waiter, wait_in_recvmmsg);
+        T(close(fd));
+    }
+    rw_meet();
+    int next = rw_another();
+    rw_nodelay(next);
+    rw_warm(next, RW_BLOCK);
+    A_SIDE {
+        T(send(next, "for the next one", 16, 0));
+        T(send(fd, "one two six ", 12, 0));
+    }
+    B_SIDE {
+        pthread_join(waiter.thread, NULL);
+        rw_bytes("next", buffer, T(recv(next, buffer, 16, MSG_WAITALL)));
+    }
+    A_SIDE T(recv(fd, buffer, 10, 0));
+    rw_exchange(next);
+}
+
+static void wait_in_sendfile(void)
+{
+    enum { BYTES = 8 << 20 };
+    int file = (int)MUST(memfd_create("file", 0));
+    MUST(ftruncate(file, BYTES));
+    T(sendfile(fd, file, NULL, BYTES));
+    MUST(close(file));
+}
+
+CASE(next_connection_while_a_thread_sends_a_file_on_a_closed_one)
+{
+    struct waiter waiter;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        start_waiter(&waiter, wait_in_sendfile);
+        rw_sleep_ms(100);
+        T(close(fd));
+    }
+    rw_meet();
+    int next = rw_another();
+    rw_nodelay(next);
+    rw_warm(next, RW_BLOCK);
+    A_SIDE {
+        long got = 0;
+        ssize_t n;
+        while ((n = recv(fd, buffer, sizeof buffer, 0)) > 0)
+            got += n;
+        rw_note("got %ld, then %zd", got, n);
+    }
+    B_SIDE {
+        pthread_join(waiter.thread, NULL);
+        T(send(next, "for the next one", 16, 0));
+    }
+    A_SIDE rw_bytes("next", buffer, T(recv(next, buffer, 100, 0)));
+    rw_exchange(next);
 }
 
 static void closed_during(void (*wait)(void))
@@ -773,7 +849,8 @@ CASE(stdio_in_a_thread_with_a_small_stack)
 RW_MAIN(ENTRY(many_writers), ENTRY(many_readers), ENTRY(many_writers_and_readers), ENTRY(both_directions_with_many_threads),
     ENTRY(many_threads_without_blocking), ENTRY(one_thread_for_each_direction), ENTRY(closed_while_a_thread_receives),
     ENTRY(number_given_away_while_a_thread_receives), ENTRY(next_connection_while_a_thread_receives_on_a_closed_one),
-    ENTRY(next_connection_while_a_closed_one_ends), ENTRY(closed_while_a_thread_polls), ENTRY(closed_while_a_thread_polls_in_vain),
+    ENTRY(next_connection_while_a_closed_one_ends), ENTRY(next_connection_while_a_thread_receives_messages_on_a_closed_one),
+    ENTRY(next_connection_while_a_thread_sends_a_file_on_a_closed_one), ENTRY(closed_while_a_thread_polls), ENTRY(closed_while_a_thread_polls_in_vain),
     ENTRY(closed_while_a_thread_selects), ENTRY(number_given_away_while_a_thread_polls),
     ENTRY(closed_while_a_thread_waits_on_a_set), ENTRY(closed_while_a_thread_sends),
     ENTRY(number_given_away_while_a_thread_sends), ENTRY(forked_while_a_thread_gives_a_number_away),
