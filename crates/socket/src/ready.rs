@@ -6,7 +6,7 @@ use crate::reason::Reason;
 use crate::send::{NO_PROGRESS_NS, still_leads};
 use crate::{bells, lifecycle, options, process, recv, shadow, wait};
 use core::sync::atomic::Ordering;
-use ropeway_shm::ring::{End, Look, Ring};
+use ropeway_shm::ring::{Consumer, End, Look, Position, Ring};
 use ropeway_shm::sys;
 use ropeway_shm::table::{
     FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_TIMEOUTS_KNOWN, Member,
@@ -129,15 +129,23 @@ fn front(h: Handle, q: &Question, a: &mut Answer) -> Front {
         if let Some(m) = q.member
             && let Some((ring, c)) = rx.ring()
         {
-            let edge = m.edge();
-            let passed = c.at.reached(edge) && c.at != edge;
-            a.news |= passed && ring.pending(c) || ring.pending_at(edge);
+            a.news |= is_news(s, &ring, c, m.edge());
             if a.news || q.fresh {
                 m.set_edge(ring.unread(c).1);
             }
         }
     }
     front
+}
+
+/// Whether there is more than an edge-triggered member was told of, which reached to `edge`. The end of the ring there is no
+/// data: of what TCP brings behind it, the kernel tells. Not of bytes that reach the low-water mark only with those in the ring.
+#[inline]
+fn is_news(s: &Sock, ring: &Ring, c: &Consumer, edge: Position) -> bool {
+    let passed = c.at.reached(edge) && c.at != edge;
+    passed && ring.pending(c)
+        || ring.has_record_at(edge, c.epoch)
+        || s.rcvlowat.load(Ordering::Relaxed) > 1 && ring.pending_at(edge)
 }
 
 /// Passes over records that carry no bytes, changing the phase as a receive would, until it is clear what comes next.
@@ -320,10 +328,8 @@ pub fn maybe_readable(s: &Sock, member: Option<&Member>) -> bool {
     match member {
         _ if !ring.pending(&c) => false,
         None => true,
-        Some(m) => {
-            let edge = m.edge();
-            c.at.reached(edge) && c.at != edge || ring.pending_at(edge)
-        }
+        // What stands at the cursor may be the end of the ring, which has to be passed.
+        Some(m) => c.at == m.edge() || is_news(s, &ring, &c, m.edge()),
     }
 }
 

@@ -7,7 +7,7 @@ use ropeway_socket::{poll, settings};
 use std::io::{PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use support::{IN, Set, connected, poll_on, warm_pair, within};
+use support::{ET, IN, Set, connected, poll_on, rest, warm_pair, within};
 
 fn may_not_spin() {
     settings::init(|name| if name == b"ROPEWAY_SPIN_US" { c"0".as_ptr().cast() } else { std::ptr::null() });
@@ -51,6 +51,26 @@ fn a_set_inside_another_lets_it_sleep_and_tell() {
         assert_eq!(inner.wait(-1), [(IN, 7)]);
         assert_eq!(b.take(), 1);
         assert_eq!(outer.wait(-1), [(IN, 2)]);
+    });
+}
+
+#[test]
+fn an_edge_triggered_wait_sleeps_beside_unread_data_behind_which_the_ring_has_ended() {
+    may_not_spin();
+    within(Duration::from_secs(20), "an ended ring", || {
+        let set = Set::new();
+        let (a, b) = warm_pair(&set, IN | ET, 7);
+        while !set.wait(0).is_empty() {}
+        assert_eq!(a.send(b"x"), 1);
+        assert_eq!(set.wait(-1), [(IN, 7)]);
+        assert_eq!(a.shutdown(libc::SHUT_WR), 0);
+        rest();
+        set.wait(0);
+        let began = Instant::now();
+        let busy = cpu_time(|| assert_eq!(set.wait(100), []));
+        assert!(began.elapsed() >= Duration::from_millis(99), "it ended after {:?}", began.elapsed());
+        assert!(busy < Duration::from_millis(50), "{busy:?} of processor time in a sleep of 100 ms");
+        assert_eq!(b.take(), 1);
     });
 }
 

@@ -81,6 +81,13 @@ impl Ring {
         at.cell <= self.n && self.cells.header(at.cell).load(Ordering::Acquire) != 0
     }
 
+    /// True when a record of `epoch` stands at `at`, an end seen earlier: neither the end of the ring nor nonsense.
+    #[inline]
+    pub fn has_record_at(&self, at: Position, epoch: u32) -> bool {
+        self.pending_at(at)
+            && matches!(self.next_record(at, self.cells.header(at.cell).load(Ordering::Acquire), epoch), Step::Next(..))
+    }
+
     /// Consumes `n` of the bytes that [`Ring::look`] showed.
     #[inline]
     pub fn consume(&self, c: &mut Consumer, n: usize) {

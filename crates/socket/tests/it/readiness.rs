@@ -3,6 +3,8 @@
 use crate::support::*;
 use ropeway_shm::sys;
 use ropeway_shm::table::{Sock, TX_RING};
+use ropeway_socket::handover::{lock_rx, lock_tx};
+use ropeway_socket::reason::Reason;
 use ropeway_socket::thread::{in_critical, me};
 use ropeway_socket::{lifecycle, poll, process, ready};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -80,6 +82,43 @@ fn an_edge_is_new_data_and_nothing_else() {
     set.modify(&b, IN | ET, 3);
     assert_eq!(set.wait(0), []);
     assert_eq!(meanwhile(|| assert_eq!(a.send(b"y"), 1), || set.wait(5000)), [(IN, 3)]);
+}
+
+#[test]
+fn the_end_of_a_ring_behind_unread_data_is_no_edge() {
+    type Ending = fn(&End, &End);
+    let endings: [(&str, Ending); 3] = [
+        ("the writer shuts down", |a, _| assert_eq!(a.shutdown(libc::SHUT_WR), 0)),
+        ("the writer goes to TCP", |a, _| lock_tx(a.h.sock()).demote(a.h, a.fd, Reason::NoProgress)),
+        ("the reader goes to TCP", |_, b| lock_rx(b.h.sock()).demote(b.h, b.fd, Reason::Off)),
+    ];
+    for (what, end) in endings {
+        let set = Set::new();
+        let (a, b) = warm_pair(&set, IN | ET, 1);
+        while !set.wait(0).is_empty() {}
+        assert_eq!(a.send(b"01234"), 5);
+        assert_eq!(set.wait(0), [(IN, 1)]);
+        end(&a, &b);
+        rest();
+        // A FIN is news of the kernel's.
+        set.wait(0);
+        for _ in 0..10 {
+            assert_eq!(set.wait(0), [], "{what}");
+        }
+        assert_eq!(set.wait(10), [], "{what}");
+        if a.send(b"56") == 2 {
+            assert_eq!(set.wait(1000), [(IN, 1)], "what comes over TCP is an edge: {what}");
+            assert_eq!(set.wait(10), [], "{what}");
+        }
+        let mut three = [0u8; 3];
+        assert_eq!(b.recv(&mut three), 3);
+        assert_eq!(set.wait(0), [], "reading a part is no edge: {what}");
+        b.take();
+        assert_eq!(set.wait(0), [], "{what}");
+        if a.send(b"7") == 1 {
+            assert_eq!(set.wait(1000), [(IN, 1)], "{what}");
+        }
+    }
 }
 
 #[test]
