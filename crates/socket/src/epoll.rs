@@ -10,6 +10,7 @@ mod owners;
 mod rings;
 mod scan;
 mod sets;
+mod settling;
 mod wait;
 
 pub use ctl::ctl;
@@ -73,10 +74,17 @@ pub unsafe fn wait2(
     }
 }
 
-/// Something other than a wait on the set itself (poll, select) looks at a set: its kernel side must show what its rings
-/// hold.
-pub fn watched(h: Handle) {
+/// Something other than a wait on the set itself (poll, select) looks at a set. True when that must [`settle`] it first.
+pub fn watched(h: Handle) -> bool {
     let r = sets::Ref::of(h);
     sets::note_nested(r);
-    wait::settle(r);
+    wait::is_ours(r)
+}
+
+/// The kernel's side of a watched set, and of those inside it, shows what their rings hold. Some: it must be settled again after so many
+/// nanoseconds, because nothing might ring.
+pub fn settle(h: Handle) -> Option<u64> {
+    let r = sets::Ref::of(h);
+    let inner = settling::settle_inner(r);
+    settling::settle(r).into_iter().chain(inner).min()
 }

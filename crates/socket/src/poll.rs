@@ -103,6 +103,7 @@ fn most_descriptors() -> u64 {
     }
 }
 
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Found {
     /// Nothing of ours.
     Nothing,
@@ -115,25 +116,18 @@ enum Found {
 fn survey(fds: &[pollfd]) -> Found {
     let mut found = Found::Nothing;
     for h in fds.iter().filter_map(|p| lifecycle::lookup(p.fd)) {
-        match h.kind() {
+        let here = match h.kind() {
             Kind::Sock => {
                 let s = h.sock();
                 if !s.has(FLAG_WAITED) {
                     s.set(FLAG_WAITED);
                 }
-                if ready::has_ring(s) {
-                    return Found::Rings;
-                }
-                found = Found::Tcp;
+                if ready::has_ring(s) { Found::Rings } else { Found::Tcp }
             }
-            Kind::Set => {
-                epoll::watched(h);
-                if h.set().rings.load(Ordering::SeqCst) != 0 {
-                    return Found::Rings;
-                }
-            }
-            Kind::Internal | Kind::Closing | Kind::Replacing | Kind::SetClosing => {}
-        }
+            Kind::Set if epoll::watched(h) => Found::Rings,
+            Kind::Set | Kind::Internal | Kind::Closing | Kind::Replacing | Kind::SetClosing => Found::Nothing,
+        };
+        found = found.max(here);
     }
     found
 }
@@ -308,16 +302,27 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Writes down what the kernel is asked, with `bell` (0 for none) behind it.
-    fn ask(&mut self, bell: i32) {
+    /// Writes down what the kernel is asked, with `bell` (0 for none) behind it, and settles the sets among it. Some: they must
+    /// be settled again after so many nanoseconds.
+    fn ask(&mut self, bell: i32) -> Option<u64> {
+        let mut again_ns = None;
         for i in 0..self.fds.len() {
             let (fd, events) = match self.slots[i].on_ring() {
-                None => (self.fds[i].fd, self.fds[i].events),
+                None => {
+                    let fd = self.fds[i].fd;
+                    if self.slots[i].is_set
+                        && let Some(h) = fdtable::lookup(fd).filter(|h| h.kind() == Kind::Set)
+                    {
+                        again_ns = again_ns.into_iter().chain(epoll::settle(h)).min();
+                    }
+                    (fd, self.fds[i].events)
+                }
                 Some(s) => (self.slots[i].descriptor(self.fds[i].fd).unwrap_or(-1), shadow_events(s, self.want(i))),
             };
             self.kernel[i] = pollfd { fd, events, revents: 0 };
         }
         self.kernel[self.fds.len()] = pollfd { fd: bell, events: libc::POLLIN, revents: 0 };
+        again_ns
     }
 
     /// Spins on the rings, and asks the kernel now and then. True when there is something to look at.
@@ -396,14 +401,8 @@ impl<'a> Watch<'a> {
     }
 
     fn sleep_until(&mut self, lent: Option<Lent>, until: Deadline, mask: Option<u64>) -> sys::Result<Kernel> {
-        for (slot, p) in self.slots.iter().zip(self.fds.iter()) {
-            if slot.is_set
-                && let Some(h) = fdtable::lookup(p.fd).filter(|h| h.kind() == Kind::Set)
-            {
-                epoll::watched(h);
-            }
-        }
-        self.ask(lent.map_or(-1, |lent| lent.bell.fd));
+        let again = self.ask(lent.map_or(-1, |lent| lent.bell.fd)).map(|ns| sys::monotonic_ns() + ns);
+        let until = until.into_iter().chain(again).min();
         let n = self.fds.len() + 1;
         stats::TOTALS.slept.fetch_add(1, Ordering::Relaxed);
         let start = sys::ticks();

@@ -2,7 +2,7 @@
 
 use super::member::{self, EDGE, EXCLUSIVE, ONESHOT};
 use super::sets::{self, Locked, Ref};
-use super::{memory, wait};
+use super::{memory, settling};
 use crate::fdtable::{Handle, Kind};
 use crate::lifecycle;
 use crate::ready::{self, READ, WRITE};
@@ -33,7 +33,7 @@ pub unsafe fn ctl(ep: i32, op: i32, fd: i32, event: *mut epoll_event, native: im
             if answer == 0 && op == EPOLL_CTL_ADD {
                 r.set.contains.store(1, Ordering::SeqCst);
                 sets::note_nested(Ref::of(h));
-                wait::settle(Ref::of(h));
+                settling::settle(Ref::of(h));
             }
             answer
         }

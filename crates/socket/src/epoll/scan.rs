@@ -1,7 +1,7 @@
 //! Looking at the members of a set that are hot, and making them cold (`docs/readiness.md`, section 3).
 
 use super::member::{self, EDGE, ONESHOT};
-use super::rings::{self, answer_recalls};
+use super::rings::answer_recalls;
 use super::sets::{self, Locked, Ref};
 use crate::fdtable::{self, Handle};
 use crate::handover;
@@ -112,11 +112,33 @@ pub fn anything(r: Ref) -> bool {
 /// Looks at all hot members, from where the last look stopped, and reports what is ready.
 pub fn look(r: Ref, out: &mut Out) {
     let start = r.set.cursor.load(Ordering::Relaxed);
+    in_batches(
+        r.lock(),
+        start,
+        |i| is_worth_a_closer_look(r, i),
+        |i| {
+            if out.left() == 0 {
+                r.set.cursor.store(i, Ordering::Relaxed);
+                return false;
+            }
+            let h = Handle::of_record(i);
+            if !report(r, h, out) && is_tired(r, i) {
+                cool(r, h, out);
+            }
+            true
+        },
+    );
+}
+
+/// Goes once around the hot sockets from `start` on. Calls `f`, without the lock, with those that `picks` takes under it, until it
+/// says false.
+#[inline]
+fn in_batches(mut locked: Locked, start: u32, picks: impl Fn(u32) -> bool, mut f: impl FnMut(u32) -> bool) {
+    let r = locked.r;
     let rank = |i: u32| i.wrapping_sub(start) % MAX_SOCKS;
     let mut from = start;
     loop {
         let (mut batch, mut n, mut rest) = ([0u32; BATCH], 0, None);
-        let locked = r.lock();
         r.lists().hot.for_each_from(from, |i| {
             if rank(i) < rank(from) {
                 return false;
@@ -125,27 +147,18 @@ pub fn look(r: Ref, out: &mut Out) {
                 rest = Some(i);
                 return false;
             }
-            if is_worth_a_closer_look(r, i) {
+            if picks(i) {
                 batch[n] = i;
                 n += 1;
             }
             true
         });
         drop(locked);
-        for &i in &batch[..n] {
-            if out.left() == 0 {
-                r.set.cursor.store(i, Ordering::Relaxed);
-                return;
-            }
-            let h = Handle::of_record(i);
-            if !report(r, h, out) && is_tired(r, i) {
-                cool(r, h, out);
-            }
+        if !batch[..n].iter().all(|i| f(*i)) {
+            return;
         }
-        match rest {
-            Some(i) => from = i,
-            None => return,
-        }
+        let Some(next) = rest else { return };
+        (from, locked) = (next, r.lock());
     }
 }
 
@@ -267,8 +280,9 @@ fn report_member(r: Ref, h: Handle, e: usize, m: &Member, named: bool, out: &mut
 }
 
 /// Whether a member has something to report, without taking it: exact for a level-triggered member; an edge-triggered one
-/// of which the kernel has said something counts as ready if it could be.
-fn is_ready(r: Ref, h: Handle, m: &Member) -> bool {
+/// of which the kernel has said something counts as ready if it could be. `again_ns` becomes the time after which to look again, if
+/// that is less.
+pub fn is_ready(r: Ref, h: Handle, m: &Member, again_ns: &mut Option<u64>) -> bool {
     const KERNEL: u32 = MEMBER_TOKEN | MEMBER_HINT;
     let flags = m.flags.load(Ordering::Acquire);
     if m.mode.load(Ordering::Acquire) != MODE_SHADOW || flags & (MEMBER_GHOST | MEMBER_DISABLED) != 0 {
@@ -279,9 +293,11 @@ fn is_ready(r: Ref, h: Handle, m: &Member) -> bool {
     let asks =
         if flags & KERNEL == 0 || fd.is_none() { 0 } else { m.flags.fetch_and(!KERNEL, Ordering::AcqRel) & KERNEL };
     let (hint, fresh) = (asks != 0, flags & MEMBER_FRESH != 0);
-    let a = ready::level(h, Question { fd, want: events, hint, token: false, member: None, fresh, needs_room: false });
-    let mask = a.events & (events | ALWAYS);
     let s = h.sock();
+    let needs_room = needs_room(s, events);
+    let a = ready::level(h, Question { fd, want: events, hint, token: false, member: None, fresh, needs_room });
+    *again_ns = again_ns.iter().copied().chain(a.again_ns).min();
+    let mask = a.events & (events | ALWAYS);
     let news = || {
         let written = s.tx.blocked.load(Ordering::SeqCst) != 0 && mask & WRITE != 0;
         let _locked = r.lock();
@@ -357,15 +373,16 @@ fn needs_room(s: &Sock, events: u32) -> bool {
     events & EDGE == 0 || s.tx.blocked.load(Ordering::SeqCst) != 0
 }
 
-/// True when no membership of a socket has anything to report, as far as that can be known without waiting. Under the set's
-/// lock.
-fn is_quiet(r: Ref, i: u32) -> bool {
+/// True when no membership of a socket has anything to report, as far as that can be known without waiting, and none waits
+/// for room, which a thread that `sleeps` does for a while only. Under the set's lock.
+fn is_quiet(r: Ref, i: u32, sleeps: bool) -> bool {
     let s = process::table().sock(i);
     member::entries(s, r.name).all(|(_, m)| {
         let Some(false) = hopeful(s, m) else { return m.mode.load(Ordering::Relaxed) != MODE_SHADOW || !wants(m) };
         let events = m.events.load(Ordering::Relaxed);
         let reads = events & READ != 0 && s.rx.phase.load(Ordering::Acquire) != RX_TCP;
-        let writes = events & WRITE != 0 && needs_room(s, events) && s.tx.phase.load(Ordering::Acquire) == TX_RING;
+        let on_ring = || s.tx.phase.load(Ordering::Acquire) == TX_RING;
+        let writes = sleeps && events & WRITE != 0 && needs_room(s, events) && on_ring();
         !writes && (!reads || events & EDGE != 0 || ready::surely_unreadable(s))
     })
 }
@@ -382,11 +399,11 @@ pub struct Armed {
     pub quiet: bool,
 }
 
-/// Arms all hot members for one sleep and calls `f` with those that may have something to report all the same.
-fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> Armed {
-    let (mut batch, mut n) = ([0u32; BATCH], 0);
+/// Arms all hot members for one sleep and calls `f` with those that may have something to report all the same, and where the
+/// caller `sleeps` with those that wait for room.
+pub fn arm_all(r: Ref, sleeps: bool, mut f: impl FnMut(Handle)) -> Armed {
     let sleep = r.next_sleep();
-    let mut all = true;
+    let (mut all, mut quiet) = (true, true);
     let locked = r.lock();
     r.lists().hot.for_each_from(0, |i| {
         if is_here(i) {
@@ -395,73 +412,25 @@ fn arm_all(r: Ref, mut f: impl FnMut(Handle)) -> Armed {
         true
     });
     fence(Ordering::SeqCst);
-    r.lists().hot.for_each_from(0, |i| {
-        if is_here(i) && (!is_quiet(r, i) || handover::is_recalled(process::table().sock(i))) {
-            batch[n] = i;
-            n += 1;
-        }
-        n < BATCH
-    });
-    drop(locked);
-    for h in batch[..n].iter().map(|i| Handle::of_record(*i)) {
-        answer_recalls(r, h);
-        f(h);
-    }
-    Armed { all, quiet: n == 0 }
+    in_batches(
+        locked,
+        0,
+        |i| is_here(i) && (!is_quiet(r, i, sleeps) || handover::is_recalled(process::table().sock(i))),
+        |i| {
+            quiet = false;
+            let h = Handle::of_record(i);
+            answer_recalls(r, h);
+            f(h);
+            true
+        },
+    );
+    Armed { all, quiet }
 }
 
 /// Arms all hot members for the calling thread's sleep and looks at them once more. Unless all could be armed, the sleep must
 /// be short.
 pub fn doze(r: Ref, out: &mut Out) -> Armed {
-    arm_all(r, |h| {
+    arm_all(r, true, |h| {
         report(r, h, out);
     })
-}
-
-/// To be called when a wait returns. If somebody else relies on the kernel's view of the set, everything is armed, and the
-/// bell rings for what is left.
-pub fn leave(r: Ref) {
-    if r.set.nested.load(Ordering::SeqCst) == 0 {
-        if !r.others_sleep() {
-            return;
-        }
-        r.forget_dead_sleepers();
-    }
-    if hand_over(r) {
-        r.ring();
-    }
-}
-
-/// Arms everything. True when something is ready, or could not be armed.
-fn hand_over(r: Ref) -> bool {
-    let mut left = false;
-    let armed = arm_all(r, |h| {
-        left = left || member::entries(h.sock(), r.name).any(|(_, m)| is_ready(r, h, m));
-    });
-    left || !armed.all
-}
-
-/// Brings the kernel's view of a set that something else watches into line with its rings: readable exactly if a member
-/// is ready.
-pub fn settle(r: Ref) {
-    /// Each round takes what rang in the meantime.
-    const ROUNDS: u32 = 4;
-    if r.set.rings.load(Ordering::SeqCst) == 0 {
-        return;
-    }
-    let locked = r.lock();
-    locked.ensure_bell();
-    drop(locked);
-    for _ in 0..ROUNDS {
-        if hand_over(r) {
-            let rings = r.bell().is_some_and(|b| crate::shadow::poll(b.fd, libc::POLLIN) != 0);
-            if !rings {
-                r.ring();
-            }
-            return;
-        }
-        if !rings::take_rings(r) {
-            return;
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use super::member;
 use super::scan::{self, Out};
 use super::sets::{self, BELL, Ref};
-use super::{NATIVE_PWAIT, memory, owners, rings};
+use super::{NATIVE_PWAIT, memory, owners, rings, settling};
 use crate::fdtable::{self, Handle};
 use crate::ready::NAP_NS;
 use crate::thread::{self, Signals};
@@ -13,8 +13,6 @@ use core::sync::atomic::Ordering;
 use libc::epoll_event;
 use ropeway_shm::sys;
 use ropeway_shm::table::{MEMBER_DISABLED, MEMBER_HINT, MEMBER_TOKEN, MODE_SHADOW, MODE_TOKEN};
-
-pub use super::scan::settle;
 
 /// While rings keep delivering, the kernel's set is looked at after so many waits or so much time.
 const LOOK_ROUNDS: u32 = 16;
@@ -119,7 +117,7 @@ unsafe fn wait_in(
 
 /// True when a wait must look at more than the kernel's set.
 #[inline]
-fn is_ours(r: Ref) -> bool {
+pub fn is_ours(r: Ref) -> bool {
     r.set.rings.load(Ordering::SeqCst) != 0 || r.set.contains.load(Ordering::Relaxed) != 0 && sets::any_nested()
 }
 
@@ -210,7 +208,7 @@ impl Wait {
     }
 
     fn end(&self, answer: isize) -> isize {
-        scan::leave(self.r);
+        settling::leave(self.r);
         answer
     }
 
@@ -228,7 +226,7 @@ impl Wait {
         if self.fetched || self.out.left() == 0 {
             return Ok(());
         }
-        self.settle_inner();
+        settling::settle_inner(self.r);
         self.note_asked();
         let room = self.out.left().min(i32::MAX as usize) as i32;
         // SAFETY: the program's array has that room left (contract of `Out`).
@@ -289,17 +287,6 @@ impl Wait {
             }
             // Fired already, or given back to the kernel, which reports it again under the program's own data.
             _ => {}
-        }
-    }
-
-    /// Sets inside this one that have rings show the kernel whether they are ready.
-    fn settle_inner(&self) {
-        if self.r.set.contains.load(Ordering::Relaxed) != 0 {
-            sets::for_each_nested(|inner| {
-                if inner.index != self.r.index {
-                    settle(inner);
-                }
-            });
         }
     }
 
@@ -367,7 +354,8 @@ impl Wait {
     }
 
     fn sleep_until(&mut self, until: Deadline, deadline: Deadline) -> sys::Result<Slept> {
-        self.settle_inner();
+        let soon = settling::settle_inner(self.r).map(|ns| sys::monotonic_ns() + ns);
+        let until = until.into_iter().chain(soon).min();
         stats::TOTALS.slept.fetch_add(1, Ordering::Relaxed);
         let start = sys::ticks();
         let signals = self.signals;

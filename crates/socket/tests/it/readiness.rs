@@ -443,6 +443,61 @@ fn a_nested_set_is_ready_exactly_while_a_member_is() {
 }
 
 #[test]
+fn a_set_behind_rings_in_a_poll_is_seen_without_a_sleep() {
+    let (one, two) = (Set::new(), Set::new());
+    let (a, b) = warm_pair(&one, IN, 1);
+    let (c, d) = warm_pair(&two, IN, 2);
+    let (_e, f) = connected();
+    warm(&_e, &f);
+    let first_entries = [("a socket", f.fd), ("another set", one.ep)];
+    let both = |first: i32, ms| poll_on(&[(first, PIN), (two.ep, PIN)], ms);
+    for (what, first) in first_entries {
+        assert_eq!(two.wait(0), []);
+        assert_eq!(c.send(b"x"), 1);
+        assert_eq!(both(first, 0), (1, vec![0, PIN]), "behind {what}");
+        assert_eq!(two.wait(0), [(IN, 2)]);
+        assert_eq!(d.take(), 1);
+        assert_eq!(both(first, 0), (0, vec![0, 0]), "read, behind {what}");
+    }
+    let mut words = [0u64; 16];
+    for fd in [f.fd, two.ep] {
+        words[fd as usize / 64] |= 1 << (fd % 64);
+    }
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let none = std::ptr::null_mut();
+    assert_eq!(c.send(b"x"), 1);
+    // SAFETY: a set of 1024 bits and a valid time; the kernel is not needed here.
+    let n = unsafe { poll::select(1024, words.as_mut_ptr(), none, none, &mut time, || unreachable!()) };
+    assert_eq!((n, words[two.ep as usize / 64]), (1, 1 << (two.ep % 64)));
+    // While something else is always ready.
+    assert_eq!((d.take(), a.send(b"x")), (1, 1));
+    assert_eq!(both(one.ep, 1000), (1, vec![PIN, 0]));
+    assert_eq!(c.send(b"x"), 1);
+    assert_eq!(both(one.ep, 1000), (2, vec![PIN, PIN]));
+    assert_eq!(b.take(), 1);
+}
+
+#[test]
+fn a_member_is_seen_in_a_set_inside_a_poll_behind_many_that_wait_for_room() {
+    /// More than are looked at under one hold of the set's lock.
+    const MANY: usize = 80;
+    let set = Set::new();
+    let mut pairs: Vec<_> = (0..MANY).map(|_| warm_pair(&set, IN, 1)).collect();
+    // They are looked at in the order of their records.
+    pairs.sort_by_key(|(_, b)| b.h.index());
+    let ((a, _b), others) = pairs.split_last().expect("pairs");
+    for (_, b) in others {
+        set.modify(b, IN | OUT, 1);
+        for n in [4096, 1] {
+            while b.send(&vec![0; n]) > 0 {}
+        }
+    }
+    assert_eq!(poll_on(&[(set.ep, PIN)], 0), (0, vec![0]));
+    assert_eq!(a.send(b"x"), 1);
+    assert_eq!(poll_on(&[(set.ep, PIN)], 0), (1, vec![PIN]));
+}
+
+#[test]
 fn of_three_threads_asleep_on_one_edge_one_wakes() {
     let set = Set::new();
     let (a, _b) = warm_pair(&set, IN | ET, 1);
@@ -549,17 +604,27 @@ fn poll_waits_for_room_and_learns_that_the_reader_is_gone() {
 /// Both ends fill their rings before either reads: TCP has more room, so waiting for some must lead there.
 #[test]
 fn a_reader_that_stands_still_makes_room_on_tcp() {
-    for by_poll in [true, false] {
-        let set = Set::new();
+    type Wait = fn(&Set, &Set, &End) -> bool;
+    let ways: [(&str, Wait); 5] = [
+        ("poll", |_, _, b| poll_on(&[(b.fd, POUT)], 5000) == (1, vec![POUT])),
+        ("a wait", |set, _, _| set.wait(5000) == [(OUT, 1)]),
+        ("poll on the set", |set, _, _| poll_on(&[(set.ep, PIN)], 5000) == (1, vec![PIN])),
+        ("a wait on a set around it", |_, outer, _| outer.wait(5000) == [(IN, 2)]),
+        ("poll on a set around it", |_, outer, _| poll_on(&[(outer.ep, PIN)], 5000) == (1, vec![PIN])),
+    ];
+    for (what, wait) in ways {
+        let (set, outer) = (Set::new(), Set::new());
         let (a, b) = warm_pair(&set, IN, 1);
         set.modify(&b, OUT, 1);
+        if what.ends_with("around it") {
+            assert_eq!(outer.ctl(libc::EPOLL_CTL_ADD, set.ep, IN, 2), 0);
+        }
         let piece = vec![1u8; 10_000];
         let mut sent = 0;
         while sent < 200_000 {
             match b.send(&piece) {
                 n if n > 0 => sent += n as usize,
-                _ if by_poll => assert_eq!(poll_on(&[(b.fd, POUT)], 5000), (1, vec![POUT])),
-                _ => assert_eq!(set.wait(5000), [(OUT, 1)]),
+                _ => assert!(wait(&set, &outer, &b), "by {what}, behind {sent} bytes"),
             }
         }
         let mut all = vec![0u8; sent];
