@@ -180,7 +180,7 @@ fn unused() -> Option<usize> {
 fn discard(entry: usize) {
     let e = &BELLS[entry];
     e.tid.store(0, Ordering::Relaxed);
-    forget(e.fd.swap(-1, Ordering::Relaxed));
+    fdtable::close_internal(e.fd.swap(-1, Ordering::Relaxed));
     EMPTY.push(entry);
 }
 
@@ -265,10 +265,7 @@ fn make_ringer() -> i32 {
     let Ok(fd) = bell::create_ringer() else { return -1 };
     fdtable::enter_internal(fd);
     let old = RINGER.swap(fd, Ordering::AcqRel);
-    if old >= 0 && fdtable::is_internal(old) {
-        fdtable::remove(old);
-        let _ = sys::close(old);
-    }
+    fdtable::close_internal(old);
     fd
 }
 
@@ -329,18 +326,11 @@ fn ring_sleeper(id: u64, tag: u64) -> bool {
 pub fn after_fork_child() {
     for e in &BELLS[..USED.swap(0, Ordering::Relaxed)] {
         e.tid.store(0, Ordering::Relaxed);
-        forget(e.fd.swap(-1, Ordering::Relaxed));
+        fdtable::close_internal(e.fd.swap(-1, Ordering::Relaxed));
     }
     // This is the only thread: nobody pushes or pops.
     IDLE.0.store(0, Ordering::Relaxed);
     EMPTY.0.store(0, Ordering::Relaxed);
-}
-
-fn forget(fd: i32) {
-    if fd >= 0 && fdtable::is_internal(fd) {
-        fdtable::remove(fd);
-        let _ = sys::close(fd);
-    }
 }
 
 #[cfg(test)]

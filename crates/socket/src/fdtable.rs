@@ -6,6 +6,7 @@
 use crate::process;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use ropeway_shm::sys;
 use ropeway_shm::table::{Set, Sock};
 
 /// Descriptor numbers that can be tracked; higher ones stay on TCP.
@@ -197,6 +198,14 @@ pub fn enter_internal(fd: i32) {
 /// True for one of our own descriptors.
 pub fn is_internal(fd: i32) -> bool {
     lookup(fd).is_some_and(|h| h.kind() == Kind::Internal)
+}
+
+/// Closes one of our own descriptors, unless the program has put one of its own in its place (`lifecycle::give_way`).
+pub fn close_internal(fd: i32) {
+    if is_internal(fd) {
+        remove(fd);
+        let _ = sys::close(fd);
+    }
 }
 
 /// A descriptor of this process that leads to a record. Looks at all of them: for rare occasions.

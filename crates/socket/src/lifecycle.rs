@@ -275,9 +275,10 @@ pub fn waiter_left(index: u32) {
             l.keep_fd.store(kept, Ordering::SeqCst);
             continue;
         }
-        leave_sock(Handle::of_record(index), kept - 1, false);
-        fdtable::remove(kept - 1);
-        let _ = sys::close(kept - 1);
+        // The program may have put a descriptor of its own in its place.
+        let fd = Some(kept - 1).filter(|fd| fdtable::is_internal(*fd)).unwrap_or(-1);
+        leave_sock(Handle::of_record(index), fd, false);
+        fdtable::close_internal(fd);
         give_back(index);
         return;
     }

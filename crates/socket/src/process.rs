@@ -130,11 +130,7 @@ pub fn after_fork_child() {
             local(index).marks.store(0, Ordering::Relaxed);
             local(index).left.store(false, Ordering::Relaxed);
             // Threads that are not here wait on it in the parent.
-            let kept = local(index).keep_fd.swap(0, Ordering::Relaxed) - 1;
-            if kept >= 0 {
-                fdtable::remove(kept);
-                let _ = sys::close(kept);
-            }
+            fdtable::close_internal(local(index).keep_fd.swap(0, Ordering::Relaxed) - 1);
         }
     }
 }

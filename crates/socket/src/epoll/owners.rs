@@ -42,14 +42,21 @@ pub fn wait_over(r: Ref) {
 
 #[cold]
 fn give_kept_back(r: Ref) {
-    if r.siblings_sleep() || Ref::named(r.name).is_none() {
-        return;
-    }
-    let kept = r.local.kept.swap(-1, Ordering::SeqCst);
-    if kept >= 0 {
+    while !r.siblings_sleep() && Ref::named(r.name).is_some() {
+        let kept = r.local.kept.swap(-1, Ordering::SeqCst);
+        if kept < 0 {
+            return;
+        }
+        r.local.ep.swap(-1, Ordering::SeqCst);
+        // Whoever enters as a sleeper from here on finds no number to sleep on; who did so before is found now.
+        if r.siblings_sleep() {
+            r.local.ep.store(kept, Ordering::Release);
+            r.local.kept.store(kept, Ordering::SeqCst);
+            continue;
+        }
         set_closed(r.handle(), kept);
-        fdtable::remove(kept);
-        let _ = sys::close(kept);
+        fdtable::close_internal(kept);
+        return;
     }
 }
 
@@ -125,9 +132,9 @@ pub fn after_fork_child(counted: Option<&Numbers>) {
         // Threads that are not here wait in it in the parent.
         let kept = r.local.kept.swap(-1, Ordering::Relaxed);
         if kept >= 0 {
+            r.lock().drop_own_bell();
             r.local.fds.store(0, Ordering::Relaxed);
-            fdtable::remove(kept);
-            let _ = sys::close(kept);
+            fdtable::close_internal(kept);
         }
     });
     if let Some(counted) = counted {

@@ -11,7 +11,7 @@ use ropeway_shm::table::{FLAG_NONBLOCK, Lists, MAX_SETS, Set, set_name};
 
 /// What this process has of a set.
 pub struct Local {
-    /// Descriptors of this process that lead to it, and one of them.
+    /// Descriptors of this process that lead to it, and one of them, -1 while the last is being given back.
     pub fds: AtomicU32,
     pub ep: AtomicI32,
     /// The bell that this process holds for it, if the set still has the same one; id 0 for none.
@@ -94,7 +94,9 @@ impl Ref {
 
     /// A descriptor of it in this process.
     pub fn ep(&self) -> Option<i32> {
-        (self.local.fds.load(Ordering::Acquire) > 0).then(|| self.local.ep.load(Ordering::Acquire))
+        (self.local.fds.load(Ordering::Acquire) > 0)
+            .then(|| self.local.ep.load(Ordering::Acquire))
+            .filter(|ep| *ep >= 0)
     }
 
     pub fn lock(&self) -> Locked {
@@ -187,22 +189,24 @@ impl Ref {
         if entry.is_none() {
             self.set.crowd.fetch_add(1, Ordering::SeqCst);
         }
-        Sleeper { set: self.set, entry }
+        Sleeper { set: self.set, entry, me }
     }
 }
 
-/// A thread's entry among the sleepers of a set.
+/// A thread's entry among the sleepers of a set, also while it is awake for a moment.
 pub struct Sleeper {
     set: &'static Set,
     entry: Option<&'static AtomicU64>,
+    me: u64,
 }
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
         match self.entry {
-            // A full barrier: whether the set was closed meanwhile is looked at next (`owners::wait_over`).
+            // A full barrier: whether the set was closed meanwhile is looked at next (`owners::wait_over`). A wait in a handler that
+            // interrupted this one has given the entry back, and another thread may have it.
             Some(entry) => {
-                entry.swap(0, Ordering::SeqCst);
+                let _ = entry.compare_exchange(self.me, 0, Ordering::SeqCst, Ordering::SeqCst);
             }
             None => {
                 self.set.crowd.fetch_sub(1, Ordering::SeqCst);
@@ -271,9 +275,8 @@ impl Locked {
     pub fn drop_own_bell(&self) {
         let (id, fd) =
             (self.r.local.bell_id.swap(0, Ordering::AcqRel), self.r.local.bell_fd.swap(-1, Ordering::AcqRel));
-        if id != 0 && fdtable::is_internal(fd) {
-            fdtable::remove(fd);
-            let _ = sys::close(fd);
+        if id != 0 {
+            fdtable::close_internal(fd);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::member;
 use super::scan::{self, Out};
-use super::sets::{self, BELL, Ref};
+use super::sets::{self, BELL, Ref, Sleeper};
 use super::{NATIVE_PWAIT, memory, owners, rings, settling};
 use crate::fdtable::{self, Handle};
 use crate::ready::NAP_NS;
@@ -40,6 +40,8 @@ struct Wait {
     mask: Option<u64>,
     timeout: Timeout,
     signals: Signals,
+    /// From the first sleep to the end: a set that is closed meanwhile is kept as long.
+    sleeper: Option<Sleeper>,
     /// The array holds events of the kernel: asking again could report them twice.
     fetched: bool,
 }
@@ -93,10 +95,10 @@ unsafe fn wait_in(
         r.set.waited.store(1, Ordering::Release);
     }
     let signals = thread::signals();
-    let (mut timeout, mut got) = (timeout, 0);
+    let (mut timeout, mut got, mut sleeper) = (timeout, 0, None);
     if !is_ours(r) {
         let start = sys::ticks();
-        match natively(r, timeout, native) {
+        match natively(r, timeout, &mut sleeper, native) {
             Some(n) if n <= 0 || r.set.tokens.load(Ordering::Acquire) == 0 => return n,
             Some(n) => got = n as usize,
             None => {}
@@ -112,7 +114,7 @@ unsafe fn wait_in(
     let mask = if mask.is_null() { None } else { Some(unsafe { *mask }) };
     // SAFETY: `room` entries can be written (contract, and just checked).
     let out = unsafe { Out::new(events, room) };
-    Wait { r, h, ep, out, mask, timeout, signals, fetched: false }.run(got)
+    Wait { r, h, ep, out, mask, timeout, signals, sleeper, fetched: false }.run(got)
 }
 
 /// True when a wait must look at more than the kernel's set.
@@ -122,12 +124,12 @@ pub fn is_ours(r: Ref) -> bool {
 }
 
 /// Waits in the kernel alone. None: a socket of the set came onto a ring before that began.
-fn natively(r: Ref, timeout: Timeout, native: impl FnOnce() -> isize) -> Option<isize> {
+fn natively(r: Ref, timeout: Timeout, sleeper: &mut Option<Sleeper>, native: impl FnOnce() -> isize) -> Option<isize> {
     if timeout.ns == Some(0) {
         return Some(native());
     }
     // First half of sleeper/rings: pairs with `carrier_changed`, which sets `rings` and then looks for sleepers.
-    let _sleeper = r.sleeper();
+    *sleeper = Some(r.sleeper());
     (!is_ours(r)).then(native)
 }
 
@@ -324,7 +326,9 @@ impl Wait {
             return self.nap(NAP_NS, deadline);
         }
         // First half of sleeper/hot: pairs with those who make a member hot and then look for sleepers.
-        let _sleeper = self.r.sleeper();
+        if self.sleeper.is_none() {
+            self.sleeper = Some(self.r.sleeper());
+        }
         // Closing takes the number out first, then looks for sleepers.
         self.follow()?;
         for _ in 0..TRIES {
