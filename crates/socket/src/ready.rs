@@ -10,7 +10,7 @@ use ropeway_shm::ring::{Consumer, End, Look, Position, Ring};
 use ropeway_shm::sys;
 use ropeway_shm::table::{
     FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_TIMEOUTS_KNOWN, Member,
-    RX_ATTACHED, RX_RING, RX_TCP, Sock, TX_RING, TX_TCP,
+    RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING, TX_TCP,
 };
 
 /// Event bits. Those of poll and of epoll are the same numbers.
@@ -143,9 +143,12 @@ fn front(h: Handle, q: &Question, a: &mut Answer) -> Front {
 #[inline]
 fn is_news(s: &Sock, ring: &Ring, c: &Consumer, edge: Position) -> bool {
     let passed = c.at.reached(edge) && c.at != edge;
-    passed && ring.pending(c)
-        || ring.has_record_at(edge, c.epoch)
-        || s.rcvlowat.load(Ordering::Relaxed) > 1 && ring.pending_at(edge)
+    passed && ring.pending(c) || ring.has_record_at(edge, c.epoch) || counts_both_carriers(s) && ring.pending_at(edge)
+}
+
+/// Whether there is a low-water mark, for which bytes count wherever they are.
+fn counts_both_carriers(s: &Sock) -> bool {
+    s.rcvlowat.load(Ordering::Relaxed) > 1
 }
 
 /// Passes over records that carry no bytes, changing the phase as a receive would, until it is clear what comes next.
@@ -168,12 +171,15 @@ fn settle(rx: &mut RxLock, h: Handle, fd: i32) -> Front {
                     Look::Switch { .. } | Look::Corrupt => rx.corrupt(h, fd),
                 }
             }
-            _ if s.rx.switch_at.load(Ordering::Relaxed) == s.rx.tcp_bytes.load(Ordering::Relaxed) => {
-                s.rx.phase.store(RX_RING, Ordering::Release);
-            }
-            _ => return Front::Tcp,
+            _ if is_before_switch(s) => return Front::Tcp,
+            _ => s.rx.phase.store(RX_RING, Ordering::Release),
         }
     }
+}
+
+/// Whether the writer has sent bytes over TCP that come before those in the ring, and were not read yet.
+fn is_before_switch(s: &Sock) -> bool {
+    s.rx.switch_at.load(Ordering::Relaxed) != s.rx.tcp_bytes.load(Ordering::Relaxed)
 }
 
 /// SO_RCVLOWAT, at least 1.
@@ -320,7 +326,8 @@ fn ends(s: &Sock, a: &mut Answer) {
 /// caller keeps the rings mapped. A reader that is at work at this moment may make it wrong either way.
 #[inline]
 pub fn maybe_readable(s: &Sock, member: Option<&Member>) -> bool {
-    if s.rx.phase.load(Ordering::Acquire) == RX_TCP {
+    let phase = s.rx.phase.load(Ordering::Acquire);
+    if phase == RX_TCP {
         return false;
     }
     let Some(pair) = pair(s) else { return false };
@@ -328,6 +335,8 @@ pub fn maybe_readable(s: &Sock, member: Option<&Member>) -> bool {
     match member {
         _ if !ring.pending(&c) => false,
         None => true,
+        // Of what comes over TCP until then, the kernel tells.
+        Some(_) if phase == RX_DRAIN && is_before_switch(s) && !counts_both_carriers(s) => false,
         // What stands at the cursor may be the end of the ring, which has to be passed.
         Some(m) => c.at == m.edge() || is_news(s, &ring, &c, m.edge()),
     }

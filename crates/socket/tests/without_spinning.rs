@@ -3,9 +3,11 @@
 
 mod support;
 
+use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, TX_RING};
 use ropeway_socket::{poll, settings};
 use std::io::{PipeReader, PipeWriter, Write, pipe};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use support::{ET, IN, Set, connected, poll_on, rest, warm_pair, within};
 
@@ -72,6 +74,44 @@ fn an_edge_triggered_wait_sleeps_beside_unread_data_behind_which_the_ring_has_en
         assert!(busy < Duration::from_millis(50), "{busy:?} of processor time in a sleep of 100 ms");
         assert_eq!(b.take(), 1);
     });
+}
+
+#[test]
+fn an_edge_triggered_wait_sleeps_beside_unread_bytes_of_tcp_behind_which_the_ring_goes_on() {
+    may_not_spin();
+    within(Duration::from_secs(20), "bytes before a ring", || {
+        let set = Set::new();
+        let (a, b) = connected();
+        b.nonblocking(true);
+        set.add(&b, IN | ET, 7);
+        assert_eq!(set.wait(0), []);
+        assert_eq!(a.send(b"tcp"), 3);
+        assert_eq!(set.wait(-1), [(IN, 7)]);
+        let (rx, tx) = (&b.h.sock().rx.phase, &a.h.sock().tx.phase);
+        while rx.load(Ordering::Relaxed) != RX_ATTACHED {
+            assert_eq!(b.recv_flags(&mut [0], libc::MSG_PEEK | libc::MSG_DONTWAIT), 1);
+        }
+        assert_eq!(a.send(b"ring"), 4);
+        while !set.wait(0).is_empty() {}
+        assert_eq!((rx.load(Ordering::Relaxed), tx.load(Ordering::Relaxed)), (RX_DRAIN, TX_RING));
+        let before = sleeps();
+        assert_eq!(set.wait(100), []);
+        let sleeps = sleeps() - before;
+        assert!(sleeps < 20, "{sleeps} sleeps in 100 ms");
+        assert_eq!(b.recv(&mut [0; 3]), 3);
+        assert_eq!(set.wait(0), [(IN, 7)], "what the ring has is next");
+        assert_eq!(b.take(), 4);
+    });
+}
+
+/// How often the calling thread has gone to sleep.
+fn sleeps() -> i64 {
+    // SAFETY: zeroes are valid, and writable.
+    unsafe {
+        let mut usage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage.ru_nvcsw
+    }
 }
 
 #[test]
