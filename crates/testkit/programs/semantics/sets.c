@@ -231,6 +231,17 @@ CASE(set_in_a_poll)
         when_asleep();
         T(send(other, "x", 1, 0));
     }
+    /* The connection stands first, and the poll may not wait. */
+    a_sends(fd, "y");
+    B_SIDE {
+        rw_expect(other, 1);
+        struct pollfd both[2] = { { other, POLLIN, 0 }, { set, POLLIN, 0 } };
+        T(poll(both, 2, 0));
+        rw_note("%s", rw_poll_names(both[0].revents));
+        rw_note("%s", rw_poll_names(both[1].revents));
+        rw_expect(fd, 1);
+        T(poll(both, 2, 0));
+    }
 }
 
 CASE(member_closed)
