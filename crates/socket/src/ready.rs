@@ -376,6 +376,12 @@ pub fn arm(ring: &Ring, end: End, slot: &core::sync::atomic::AtomicU32, bell: u6
     true
 }
 
+/// Whether who sleeps for bytes enters a bell in the incoming ring: they may come there, or the peer asks there for what it has
+/// not read of ours, if it leaves Ropeway (handover, clause 4.1).
+pub fn hears_incoming(s: &Sock) -> bool {
+    s.rx.phase.load(Ordering::Acquire) != RX_TCP || s.tx.phase.load(Ordering::Acquire) == TX_RING
+}
+
 /// Takes the bell out again.
 pub fn disarm(ring: &Ring, end: End, slot: &core::sync::atomic::AtomicU32) {
     let place = slot.swap(0, Ordering::Relaxed);

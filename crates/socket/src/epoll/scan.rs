@@ -358,7 +358,7 @@ fn arm(locked: &Locked, h: Handle, sleep: u32) -> bool {
         }
         let events = m.events.load(Ordering::Relaxed);
         let tag = (sleep as u64) << 32 | member::number(h, e) as u64;
-        if events & READ != 0 && s.rx.phase.load(Ordering::Acquire) != RX_TCP {
+        if events & READ != 0 && ready::hears_incoming(s) {
             armed &= ready::arm(&incoming, End::Reader, &m.rx_slot, bell, tag);
         }
         if events & WRITE != 0 && needs_room(s, events) && s.tx.phase.load(Ordering::Acquire) == TX_RING {

@@ -73,7 +73,7 @@ impl Slot {
         let Some(pair) = pair(s) else { return true };
         let tag = ropeway_shm::bell::TAG_ANY;
         let mut armed = true;
-        if want & READ != 0 && s.rx.phase.load(Ordering::Acquire) != RX_TCP {
+        if want & READ != 0 && ready::hears_incoming(s) {
             armed &= ready::arm(&pair.incoming(), End::Reader, &self.rx_slot, bell, tag);
         }
         if want & WRITE != 0 && s.tx.phase.load(Ordering::Acquire) == TX_RING {

@@ -2,7 +2,7 @@
 
 use crate::support::{End, IN, Set, connected, connected_to, listener, native, poll_on, rest, warm, warm_pair, within};
 use ropeway_shm::sys;
-use ropeway_shm::table::{RX_ATTACHED, TX_RING, TX_TCP};
+use ropeway_shm::table::{RX_ATTACHED, RX_TCP, TX_RING, TX_TCP};
 use ropeway_socket::reason::Reason;
 use ropeway_socket::{fdtable, handover, lifecycle};
 use std::os::fd::AsRawFd;
@@ -199,6 +199,36 @@ fn a_peer_that_polls_is_asked_where_it_sleeps() {
     within(Duration::from_secs(20), "a recall", || {
         let (a, b) = connected();
         warm(&a, &b);
+        leave_while_the_peer_sleeps(&a, &b, || assert_eq!(poll_on(&[(a.fd, libc::POLLIN)], 10_000).1, [libc::POLLIN]));
+    });
+}
+
+/// A connection whose first end sends over a ring and has not received anything yet, so that its reader is on TCP.
+fn on_one_ring() -> (End, End) {
+    let (a, b) = connected();
+    while a.h.sock().tx.phase.load(Ordering::Relaxed) != TX_RING {
+        assert_eq!(a.send(b"w"), 1);
+        assert_eq!(b.recv(&mut [0]), 1);
+    }
+    assert_eq!(a.h.sock().rx.phase.load(Ordering::Relaxed), RX_TCP);
+    (a, b)
+}
+
+#[test]
+fn a_peer_that_waits_on_a_set_for_its_first_byte_is_asked_where_it_sleeps() {
+    within(Duration::from_secs(20), "a recall", || {
+        let (a, b) = on_one_ring();
+        let set = Set::new();
+        a.nonblocking(true);
+        set.add(&a, IN, 7);
+        leave_while_the_peer_sleeps(&a, &b, || assert_eq!(set.wait(10_000), [(IN, 7)]));
+    });
+}
+
+#[test]
+fn a_peer_that_polls_for_its_first_byte_is_asked_where_it_sleeps() {
+    within(Duration::from_secs(20), "a recall", || {
+        let (a, b) = on_one_ring();
         leave_while_the_peer_sleeps(&a, &b, || assert_eq!(poll_on(&[(a.fd, libc::POLLIN)], 10_000).1, [libc::POLLIN]));
     });
 }
