@@ -106,7 +106,8 @@ hooks! {
     }
 
     fn preadv2(fd: c_int, iov: *const iovec, n: c_int, at: off_t, flags: c_int) -> ssize_t as preadv64v2 {
-        match tracked_list(fd, iov, n).and_then(|h| Some((h, stream_flags(h, fd, at, flags)?))) {
+        let tracked = tracked_list(fd, iov, n).filter(|_| !is_empty(iov, n));
+        match tracked.and_then(|h| Some((h, stream_flags(h, fd, at, flags)?))) {
             Some((h, msg_flags)) => {
                 answer(recv::recv(h, fd, iov, n as usize, msg_flags, || result(next::preadv2(fd, iov, n, at, flags))))
             }

@@ -191,7 +191,11 @@ unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
         }
         // Bytes that have left the pipe cannot go back: there must be room for some before.
         if is_nonblocking(call.to) && !socket_has_room(call.to, 0) {
-            return if total > 0 { total as isize } else { -(libc::EAGAIN as isize) };
+            send::note_full(h);
+            // The reader may have made some before it could see that.
+            if !socket_has_room(call.to, 0) {
+                return if total > 0 { total as isize } else { -(libc::EAGAIN as isize) };
+            }
         }
         // SAFETY: a valid buffer.
         let got = match unsafe { sys::read(call.from, buffer.as_mut_ptr(), buffer.len().min(n - total)) } {

@@ -331,7 +331,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
         if woken == Woken::Look {
             continue;
         }
-        note_blocked(s, h);
+        note_full(h);
         match woken {
             Woken::Interrupted => return if done > 0 { done as isize } else { -(libc::EINTR as isize) },
             // The reader may have made room before it could see the mark: nobody would tell us then.
@@ -356,8 +356,8 @@ pub(crate) fn still_leads(fd: &mut i32, h: Handle) -> bool {
 }
 
 /// Not all bytes found room: from now on room is an event for those who wait for it (`docs/readiness.md`, section 4).
-fn note_blocked(s: &Sock, h: Handle) {
-    s.tx.blocked.swap(1, Ordering::SeqCst);
+pub fn note_full(h: Handle) {
+    h.sock().tx.blocked.swap(1, Ordering::SeqCst);
     epoll::send_blocked(h);
 }
 

@@ -97,6 +97,10 @@ fn first_from(set: usize, from: usize, end: usize) -> sys::Result<Option<usize>>
 mod tests {
     use super::*;
     use core::ptr;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Which numbers are open is the whole process's.
+    static NUMBERS: Mutex<()> = Mutex::new(());
 
     const BITS: usize = 1 << 16;
 
@@ -111,6 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_behind_a_set_of_the_usual_size_is_none_of_it() {
+        let _numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         for behind in [0, u64::MAX] {
             assert_eq!(reach(&[behind; BITS / WORD_BITS]), LEAST_BITS as i32);
         }
@@ -119,6 +124,7 @@ mod tests {
     #[test]
     fn a_set_reaches_as_far_as_the_programs_descriptors_in_it_and_not_for_ours() {
         const HIGH: usize = 16_390;
+        let _numbers = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the limit is valid in both calls.
         unsafe {

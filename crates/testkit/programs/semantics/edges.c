@@ -194,6 +194,34 @@ CASE(edge_for_output_only)
     B_SIDE events("an edge in the other direction", 10);
 }
 
+/* What a splice says is noted like what a send says. */
+CASE(edge_behind_a_splice)
+{
+    begin(EPOLLOUT | EPOLLET);
+    B_SIDE {
+        int pipes[2];
+        MUST(pipe2(pipes, O_NONBLOCK | O_CLOEXEC));
+        events("writable at first", 0);
+        long n;
+        do {
+            MUST(write(pipes[1], buffer, 4096));
+            n = splice(pipes[0], NULL, fd, NULL, 4096, SPLICE_F_NONBLOCK);
+            rw_shared[0] += n > 0 ? n : 0;
+        } while (n == 4096);
+        if (n > 0)
+            n = splice(pipes[0], NULL, fd, NULL, 4096, SPLICE_F_NONBLOCK);
+        YES(n < 0 && errno == EAGAIN);
+        rw_tell();
+        events("woken by room", 10000);
+    }
+    A_SIDE {
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        for (long left = rw_shared[0]; left > 0;)
+            left -= MUST(recv(fd, buffer, sizeof buffer, 0));
+    }
+}
+
 CASE(oneshot)
 {
     begin(EPOLLIN | EPOLLONESHOT);
@@ -393,6 +421,6 @@ CASE(longest_time_to_wait)
     }
 }
 
-RW_MAIN(ENTRY(level), ENTRY(edge), ENTRY(edge_of_both_directions), ENTRY(edge_for_output_only), ENTRY(oneshot), ENTRY(output_level),
+RW_MAIN(ENTRY(level), ENTRY(edge), ENTRY(edge_of_both_directions), ENTRY(edge_for_output_only), ENTRY(edge_behind_a_splice), ENTRY(oneshot), ENTRY(output_level),
     ENTRY(end_of_the_peer), ENTRY(end_while_asleep), ENTRY(reset_while_asleep), ENTRY(low_water_mark_in_a_set),
     ENTRY(wrong_operations), ENTRY(times_to_wait), ENTRY(longest_time_to_wait))

@@ -606,6 +606,7 @@ CASE(calls_for_files_only)
         rw_note("an offset of -1 means none");
         rw_bytes("got", buffer, T(preadv2(fd, &part, 1, -1, 0)));
         T(preadv2(fd, &part, 1, -1, RWF_NOWAIT));
+        T(preadv2(fd, &part, 0, -1, 0));
         T(pwritev2(fd, &part, 1, -1, 0));
     }
     A_SIDE rw_bytes("echo", buffer, T(recv(fd, buffer, 10, 0)));
