@@ -267,8 +267,8 @@ impl Incoming {
         {
             let (was_set_aside, credit_bytes) = (self.use_set_aside(pool), credit_bytes(rest));
             let has_room = rest.len() == buffer.len() && buffer.memory_bytes() == pool.buffer_bytes();
-            // In one of a whole packet, at its front, others join it.
-            match if has_room { None } else { copy_of(rest, was_set_aside, pool) } {
+            // In a piece that was set aside, at its front, others join it. Memory that was looked up for what waited is for no more than that.
+            match if was_set_aside && !has_room { copy_of(rest, true, pool) } else { None } {
                 Some(copy) => pool.give(std::mem::replace(&mut buffer, copy)),
                 None => buffer.pull(buffer.len() - rest.len()),
             }

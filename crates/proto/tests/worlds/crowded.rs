@@ -298,14 +298,30 @@ fn short_packets_count_with_the_memory_that_they_take() {
             (0..4000).for_each(|_| speaker.say(world, 0, 1, (kind, Flags::NONE), payload));
         }
     };
+    // They wait for one that comes then, and nothing joins them.
+    let behind_one_that_comes = |speaker: &mut Speaker, world: &mut World| {
+        let missing = speaker.number;
+        speaker.number += 1;
+        for _ in 0..2000 {
+            speaker.say(world, 0, 1, (Type::Data, Flags::FIRST), &[0, 0, 0, 2, 7]);
+            speaker.say(world, 0, 1, (Type::Data, Flags::LAST), &[7]);
+        }
+        let next = std::mem::replace(&mut speaker.number, missing);
+        speaker.say(world, 0, 0, (Type::Data, Flags::FIRST | Flags::LAST), &[7]);
+        speaker.number = next;
+    };
     type Says<'a> = &'a dyn Fn(&mut Speaker, &mut World);
     let (data, ends) = (behind_a_gap(Type::Data, &[7]), behind_a_gap(Type::Fin, &[0, 0]));
-    let says: [(&str, usize, Says<'_>); 3] =
-        [("a byte on each channel", 100, &one_on_each), ("bytes that wait", 1, &data), ("ends that wait", 1, &ends)];
-    for (what, channels, says) in says {
+    let says: [(&str, Mode, usize, Says<'_>); 4] = [
+        ("a byte on each channel", Mode::Stream, 100, &one_on_each),
+        ("bytes that wait", Mode::Stream, 1, &data),
+        ("ends that wait", Mode::Stream, 1, &ends),
+        ("parts that have waited", Mode::Messages, 1, &behind_one_that_comes),
+    ];
+    for (what, mode, channels, says) in says {
         let mut world = world_of(11);
         let honest = open(&mut world, 1, 0, 7, Mode::Stream);
-        let mut speakers = [2, 3, 4].map(|host| Speaker::new(&mut world, host, channels, Mode::Stream));
+        let mut speakers = [2, 3, 4].map(|host| Speaker::new(&mut world, host, channels, mode));
         let mut flows = unread(&mut world, 5..11, 0, 10);
         carry_until(&mut world, &mut flows, S, |_, _| false);
         assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
