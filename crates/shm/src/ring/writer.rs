@@ -7,6 +7,10 @@ use super::{
 use crate::atomic::{Ordering, fence_after_rmw};
 use crate::cells::{CELL_BYTES, HEADER_BYTES};
 
+/// As much finds room in a ring that was wrapped early and counts as writable: who may not wait takes no more out of a pipe
+/// before it sends that.
+const SURE_BYTES: usize = 4096;
+
 /// What a writer that died had published last without having moved its cursor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recovered {
@@ -132,7 +136,12 @@ impl Ring {
         p.soft = p.head.cell;
         self.refresh_tail(p)?;
         let kept_up = p.tail.lap == p.head.lap && p.head.cell - p.tail.cell <= SOFT_WRAP_CELLS / 4;
-        Ok(kept_up && p.tail.cell > (want * 4).max(SOFT_WRAP_CELLS / 2))
+        Ok(kept_up && p.tail.cell > (want * 4).max(want + self.sure_cells() + 1).max(SOFT_WRAP_CELLS / 2))
+    }
+
+    /// The cells of [`SURE_BYTES`], or what any ring that is writable has.
+    fn sure_cells(&self) -> u32 {
+        cells_for(SURE_BYTES).min(self.n / 4).max(1)
     }
 
     /// True while the reader has yet to follow an early wrap: little is unread, though there is little room in one piece. A
@@ -224,7 +233,7 @@ impl Ring {
                 (self.n - p.head.cell).max(p.tail.cell.saturating_sub(1)) >= (self.n / 4).max(1)
             } else {
                 let free = self.free_cells(p);
-                free >= (self.n / 4).max(1) || free > 0 && self.wrapped_early(p)
+                free >= (self.n / 4).max(1) || free >= self.sure_cells() && self.wrapped_early(p)
             }
         };
         // A corrupt tail or a closed ring counts as writable: the write will find it and say so.

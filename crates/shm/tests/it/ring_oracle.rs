@@ -218,6 +218,31 @@ fn there_is_room_beside_one_short_message_wherever_it_stands() {
 }
 
 #[test]
+fn a_ring_that_is_writable_has_room_for_what_is_taken_out_of_a_pipe_at_once() {
+    let memory = Memory::new(8192);
+    let ring = memory.ring();
+    let (mut p, mut c) = (Producer::default(), Consumer::default());
+    promote(ring, &mut p, &mut c, 0);
+    let piece = [7u8; 4096];
+    // The reader keeps up with so many, and then reads nothing for a while.
+    for keeps_up in 0..200 {
+        for _ in 0..keeps_up {
+            assert_eq!(write(ring, &mut p, 1, &piece), Ok(4096));
+            assert_eq!(read(ring, &mut c, 4096).0.len(), 4096);
+        }
+        let mut sent = 0;
+        while ring.writable(&mut p) {
+            let mut left = 4096;
+            while left > 0 {
+                left -= write(ring, &mut p, 1, &piece[..left]).expect("room for all of it");
+            }
+            sent += 4096;
+        }
+        assert_eq!(read(ring, &mut c, usize::MAX).0.len(), sent, "{keeps_up}");
+    }
+}
+
+#[test]
 fn a_stream_uses_the_whole_ring() {
     let memory = Memory::new(1024);
     let ring = memory.ring();
