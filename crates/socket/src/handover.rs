@@ -7,6 +7,7 @@ mod ends;
 mod recalls;
 
 pub use ends::{break_connection, forget_left, look_for_end, peer_fin, time_to_look};
+pub(crate) use recalls::Recalls;
 pub use recalls::{Patience, answer_recall, is_recalled, recall_and_wait, service_recall};
 
 use crate::fdtable::{self, Handle};

@@ -167,6 +167,10 @@ pub fn connect(h: Handle, native: impl FnOnce() -> isize) -> isize {
 pub fn duplicated(old: i32, new: i32) {
     match fdtable::lookup(old) {
         Some(h) if matches!(h.kind(), Kind::Sock | Kind::Set) => {
+            if fdtable::sock(new).is_some_and(|other| other != h) && promote::cookie(new) != promote::cookie(old) {
+                // `dup2` has lingered over the end of what was there, and the number was closed and given to another one meanwhile.
+                return;
+            }
             if h.is_sock() {
                 local(h.index()).fds.fetch_add(1, Ordering::AcqRel);
             } else {

@@ -6,7 +6,7 @@ mod pass;
 pub use pass::look_for_switch;
 
 use crate::fdtable::{self, Handle};
-use crate::handover::{self, lock_rx};
+use crate::handover::{self, Recalls, lock_rx};
 use crate::iov::{Cursor, Unusable};
 use crate::lifecycle::Behind;
 use crate::reason::Reason;
@@ -378,6 +378,8 @@ impl Pace {
 struct Blocking {
     deadline: Deadline,
     signals: Signals,
+    /// Requests of the other direction's reader to take a rest back, which this call answers.
+    recalls: Recalls,
     /// For the rest of the call: close in another thread leaves us the socket.
     _waiting: Waiting,
 }
@@ -387,7 +389,7 @@ impl Blocking {
         let deadline = options::receive_deadline(s, fd);
         let signals = thread::signals();
         let signals = if deadline.is_some() { signals.by_any_handler() } else { signals };
-        Blocking { deadline, signals, _waiting: wait::begin(h) }
+        Blocking { deadline, signals, recalls: Recalls::default(), _waiting: wait::begin(h) }
     }
 
     /// Waits for the ring or the shadow. The call has `got` bytes so far. What WAITALL or a low-water mark has gathered is
@@ -402,8 +404,9 @@ impl Blocking {
         // A call that has something to show for itself is never restarted.
         let signals = if got > 0 { self.signals.by_any_handler() } else { self.signals };
         let (ring, outgoing) = (pair.incoming(), pair.outgoing());
+        self.recalls.is_new(&outgoing);
         handover::service_recall(s, h, fd);
-        let asked = outgoing.recall_asked();
+        let recalls = &self.recalls;
         let phase = s.rx.phase.load(Ordering::Acquire);
         // What stands at the cursor may be there already when peeking: then wait for the end of the ring to move.
         let from = s.consumer_hint();
@@ -412,7 +415,7 @@ impl Blocking {
             return Woken::Look;
         }
         let changed = || {
-            if (s.rx.phase.load(Ordering::Acquire) == RX_TCP) != (phase == RX_TCP) || outgoing.recall_asked() != asked {
+            if (s.rx.phase.load(Ordering::Acquire) == RX_TCP) != (phase == RX_TCP) || recalls.is_another(&outgoing) {
                 return true;
             }
             let c = s.consumer_hint();

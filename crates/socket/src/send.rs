@@ -5,7 +5,7 @@ mod file;
 pub use file::sendfile;
 
 use crate::fdtable::{self, Handle};
-use crate::handover::{self, TxLock, lock_tx};
+use crate::handover::{self, Recalls, TxLock, lock_tx};
 use crate::iov::{Cursor, Unusable};
 use crate::lifecycle::Behind;
 use crate::reason::Reason;
@@ -419,8 +419,8 @@ struct Blocking {
     /// What the reader's progress was when it was looked at last (ring, kernel's send queue), and when that was.
     progress: (u64, usize),
     progress_at: u64,
-    /// The request to take a rest back that the caller has looked at last. The peer may let one stand that means nothing.
-    recall_asked: u32,
+    /// Requests to take a rest back that the caller is sent to look at.
+    recalls: Recalls,
 }
 
 impl Blocking {
@@ -433,7 +433,7 @@ impl Blocking {
             signals: if deadline.is_some() { signals.by_any_handler() } else { signals },
             progress: (0, 0),
             progress_at: 0,
-            recall_asked: 0,
+            recalls: Recalls::default(),
         }
     }
 
@@ -456,14 +456,13 @@ impl Blocking {
         // A call that has something to show for itself is never restarted.
         let signals = if partial { self.signals.by_any_handler() } else { self.signals };
         let ring = pair.outgoing();
-        let asked = ring.recall_asked();
-        if asked != self.recall_asked {
-            self.recall_asked = asked;
+        if self.recalls.is_new(&ring) {
             return Woken::Look;
         }
         let seen = ring.progress();
+        let recalls = &self.recalls;
         let ready =
-            || ring.progress() != seen || ring.recall_asked() != asked || s.tx.phase.load(Ordering::Acquire) != TX_RING;
+            || ring.progress() != seen || recalls.is_another(&ring) || s.tx.phase.load(Ordering::Acquire) != TX_RING;
         if wait::spin(ready, signals) {
             return Woken::Look;
         }

@@ -264,6 +264,30 @@ fn whoever_dup2_has_put_behind_a_number_has_it_while_the_one_before_lingers() {
 }
 
 #[test]
+fn whoever_has_the_number_when_a_dup2_that_lingers_comes_back_keeps_it() {
+    let _alone = alone();
+    within(LIMIT, "replacing", || {
+        let ((a, _b), (next, _other), (third, _peer)) = (connected(), connected(), connected());
+        let number = a.fd;
+        let replacing = lifecycle::replacing(number, next.fd).expect("a descriptor of the program");
+        let marked = fdtable::lookup(number).expect("marked");
+        sys::dup2(next.fd, number).expect("dup2");
+        assert_eq!(lifecycle::once_closed(number, marked), Some(next.h));
+        // Another thread closes it and gets it again, for another connection.
+        let closing = lifecycle::closing(number).expect("a descriptor of the program");
+        sys::close(number).expect("close");
+        drop(closing);
+        sys::dup2(third.fd, number).expect("dup2");
+        lifecycle::duplicated(third.fd, number);
+        // The system call comes back.
+        lifecycle::duplicated(next.fd, number);
+        drop(replacing);
+        assert_eq!(fdtable::sock(number), Some(third.h));
+        assert_eq!([next.h, third.h].map(descriptors), [1, 2]);
+    });
+}
+
+#[test]
 fn waits_on_a_number_see_whoever_dup2_has_put_there_while_the_one_before_lingers() {
     let _alone = alone();
     within(LIMIT, "replacing", || {

@@ -33,7 +33,10 @@ pub unsafe fn ctl(ep: i32, op: i32, fd: i32, event: *mut epoll_event, native: im
             if answer == 0 && op == EPOLL_CTL_ADD {
                 r.set.contains.store(1, Ordering::SeqCst);
                 sets::note_nested(Ref::of(h));
-                settling::settle(Ref::of(h));
+                if settling::settle(Ref::of(h)).is_some() {
+                    // Who sleeps in the outer set already is to look again in time, and does not know yet.
+                    Ref::of(h).ring();
+                }
             }
             answer
         }

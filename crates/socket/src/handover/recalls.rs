@@ -5,7 +5,7 @@ use crate::fdtable::Handle;
 use crate::send::still_leads;
 use crate::{bells, shadow};
 use core::sync::atomic::Ordering;
-use ropeway_shm::ring::End;
+use ropeway_shm::ring::{End, Ring};
 use ropeway_shm::sys;
 use ropeway_shm::table::{Sock, TX_RING};
 
@@ -24,6 +24,31 @@ pub struct Patience {
 impl Patience {
     pub fn begin() -> Patience {
         Patience { until: sys::monotonic_ns() + IN_ALL_NS }
+    }
+}
+
+/// The requests of a reader that a call under way looks at. One that makes another each time, and means none, shall not keep the
+/// call from its time-out and from signals.
+#[derive(Default)]
+pub(crate) struct Recalls {
+    asked: u32,
+    looks: u32,
+}
+
+impl Recalls {
+    const MOST_LOOKS: u32 = 16;
+
+    /// Whether there is a request that was not looked at. It is now.
+    pub fn is_new(&mut self, ring: &Ring) -> bool {
+        let is_another = self.is_another(ring);
+        if is_another {
+            (self.asked, self.looks) = (ring.recall_asked(), self.looks + 1);
+        }
+        is_another
+    }
+
+    pub fn is_another(&self, ring: &Ring) -> bool {
+        self.looks < Recalls::MOST_LOOKS && ring.recall_asked() != self.asked
     }
 }
 
