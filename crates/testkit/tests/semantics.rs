@@ -304,6 +304,7 @@ semantics! {
         edge,
         edge_of_both_directions: ShmAndTcp calm,
         edge_for_output_only: ShmAndTcp calm,
+        edge_behind_a_splice: ShmAndTcp calm,
         oneshot,
         output_level: ShmAndTcp calm,
         end_of_the_peer,
