@@ -6,13 +6,13 @@ mod forks;
 mod images;
 
 pub(crate) use closing::{Behind, behind_now, kept_soon, lookup};
-pub use closing::{Closing, closing, once_closed, once_set_closed, replacing, was_closed};
+pub use closing::{Closing, closing, duplicated, once_closed, once_set_closed, replacing, was_closed};
 pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, enter_owner};
 pub use forks::{fork_child, fork_child_apart, fork_parent, fork_prepare};
 pub use images::{at_exit, before_exec, before_spawn, exec_failed};
 
-use crate::fdtable::{self, Handle, Kind};
+use crate::fdtable::{self, Handle};
 use crate::handover::{self, Patience, lock_rx, lock_tx, pair};
 use crate::process::{self, local};
 use crate::reason::Reason;
@@ -161,30 +161,6 @@ pub fn connect(h: Handle, native: impl FnOnce() -> isize) -> isize {
         stats::count_connection();
     }
     r
-}
-
-/// After `dup` and its relatives: `new` leads where `old` leads.
-pub fn duplicated(old: i32, new: i32) {
-    match fdtable::lookup(old) {
-        Some(h) if matches!(h.kind(), Kind::Sock | Kind::Set) => {
-            if fdtable::sock(new).is_some_and(|other| other != h) && promote::cookie(new) != promote::cookie(old) {
-                // `dup2` has lingered over the end of what was there, and the number was closed and given to another one meanwhile.
-                return;
-            }
-            if h.is_sock() {
-                local(h.index()).fds.fetch_add(1, Ordering::AcqRel);
-            } else {
-                epoll::duplicated(h);
-            }
-            let (before, _) = fdtable::enter(new, h);
-            if h.is_sock() && before == Some(h) {
-                // A call that met the mark of `dup2` has entered it already.
-                drop_reference(h, -1);
-            }
-            process::note_fd(new);
-        }
-        _ => {}
-    }
 }
 
 /// `dup2` onto one of our own numbers: we give way, and make ourselves a new descriptor at the next need.

@@ -5,7 +5,7 @@
 
 use super::{drop_reference, give_back, kept_fd, leave};
 use crate::fdtable::{self, Handle, Kind};
-use crate::process::local;
+use crate::process::{self, local};
 use crate::reason::Reason;
 use crate::{epoll, promote};
 use core::sync::atomic::Ordering;
@@ -94,6 +94,30 @@ pub fn was_closed(fd: i32) {
     match fdtable::remove(fd) {
         Some(h) if h.is_sock() => drop_reference(h, -1),
         Some(h) if h.kind() == Kind::Set => epoll::set_closed(h, fd),
+        _ => {}
+    }
+}
+
+/// After `dup` and its relatives: `new` leads where `old` leads.
+pub fn duplicated(old: i32, new: i32) {
+    match fdtable::lookup(old) {
+        Some(h) if matches!(h.kind(), Kind::Sock | Kind::Set) => {
+            if fdtable::sock(new).is_some_and(|other| other != h) && promote::cookie(new) != promote::cookie(old) {
+                // `dup2` has lingered over the end of what was there, and the number was closed and given to another one meanwhile.
+                return;
+            }
+            if h.is_sock() {
+                local(h.index()).fds.fetch_add(1, Ordering::AcqRel);
+            } else {
+                epoll::duplicated(h);
+            }
+            let (before, _) = fdtable::enter(new, h);
+            if h.is_sock() && before == Some(h) {
+                // A call that met the mark of `dup2` has entered it already.
+                drop_reference(h, -1);
+            }
+            process::note_fd(new);
+        }
         _ => {}
     }
 }
