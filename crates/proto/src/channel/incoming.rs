@@ -267,8 +267,10 @@ impl Incoming {
         {
             let (was_set_aside, credit_bytes) = (self.use_set_aside(pool), credit_bytes(rest));
             let has_room = rest.len() == buffer.len() && buffer.memory_bytes() == pool.buffer_bytes();
-            // In a piece that was set aside, at its front, others join it. Memory that was looked up for what waited is for no more than that.
-            match if was_set_aside && !has_room { copy_of(rest, true, pool) } else { None } {
+            // At the front of a whole piece others join it. While memory is short, what was looked up for it is for no more than that.
+            let grows = !was_set_aside && buffer.memory_bytes() < pool.buffer_bytes();
+            let stays = has_room || grows && pool.is_short();
+            match if stays { None } else { copy_of(rest, was_set_aside, pool) } {
                 Some(copy) => pool.give(std::mem::replace(&mut buffer, copy)),
                 None => buffer.pull(buffer.len() - rest.len()),
             }
