@@ -404,7 +404,7 @@ impl Blocking {
         // A call that has something to show for itself is never restarted.
         let signals = if got > 0 { self.signals.by_any_handler() } else { self.signals };
         let (ring, outgoing) = (pair.incoming(), pair.outgoing());
-        self.recalls.is_new(&outgoing);
+        self.recalls.is_new(outgoing.recall_asked());
         handover::service_recall(s, h, fd);
         let recalls = &self.recalls;
         let phase = s.rx.phase.load(Ordering::Acquire);
@@ -415,7 +415,9 @@ impl Blocking {
             return Woken::Look;
         }
         let changed = || {
-            if (s.rx.phase.load(Ordering::Acquire) == RX_TCP) != (phase == RX_TCP) || recalls.is_another(&outgoing) {
+            if (s.rx.phase.load(Ordering::Acquire) == RX_TCP) != (phase == RX_TCP)
+                || recalls.is_another(outgoing.recall_asked())
+            {
                 return true;
             }
             let c = s.consumer_hint();

@@ -456,13 +456,16 @@ impl Blocking {
         // A call that has something to show for itself is never restarted.
         let signals = if partial { self.signals.by_any_handler() } else { self.signals };
         let ring = pair.outgoing();
-        if self.recalls.is_new(&ring) {
+        if self.recalls.is_new(ring.recall_asked()) {
             return Woken::Look;
         }
         let seen = ring.progress();
         let recalls = &self.recalls;
-        let ready =
-            || ring.progress() != seen || recalls.is_another(&ring) || s.tx.phase.load(Ordering::Acquire) != TX_RING;
+        let ready = || {
+            ring.progress() != seen
+                || recalls.is_another(ring.recall_asked())
+                || s.tx.phase.load(Ordering::Acquire) != TX_RING
+        };
         if wait::spin(ready, signals) {
             return Woken::Look;
         }

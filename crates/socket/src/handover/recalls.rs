@@ -5,7 +5,7 @@ use crate::fdtable::Handle;
 use crate::send::still_leads;
 use crate::{bells, shadow};
 use core::sync::atomic::Ordering;
-use ropeway_shm::ring::{End, Ring};
+use ropeway_shm::ring::End;
 use ropeway_shm::sys;
 use ropeway_shm::table::{Sock, TX_RING};
 
@@ -38,17 +38,17 @@ pub(crate) struct Recalls {
 impl Recalls {
     const MOST_LOOKS: u32 = 16;
 
-    /// Whether there is a request that was not looked at. It is now.
-    pub fn is_new(&mut self, ring: &Ring) -> bool {
-        let is_another = self.is_another(ring);
+    /// Whether what the ring says is asked was not looked at. It is now.
+    pub fn is_new(&mut self, asked: u32) -> bool {
+        let is_another = self.is_another(asked);
         if is_another {
-            (self.asked, self.looks) = (ring.recall_asked(), self.looks + 1);
+            (self.asked, self.looks) = (asked, self.looks + 1);
         }
         is_another
     }
 
-    pub fn is_another(&self, ring: &Ring) -> bool {
-        self.looks < Recalls::MOST_LOOKS && ring.recall_asked() != self.asked
+    pub fn is_another(&self, asked: u32) -> bool {
+        self.looks < Recalls::MOST_LOOKS && asked != self.asked
     }
 }
 
@@ -118,5 +118,21 @@ pub fn answer_recall(h: Handle, mut fd: i32) {
         && ring.recall_asked() == p.epoch
     {
         tx.closed_by_reader(h, fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_looked_at_once_each_and_no_more_than_so_many() {
+        let mut recalls = Recalls::default();
+        assert!(!recalls.is_new(0), "nobody asks");
+        assert!(recalls.is_another(1) && recalls.is_new(1));
+        assert!(!recalls.is_another(1) && !recalls.is_new(1));
+        let looks = 1 + (2..1000).filter(|asked| recalls.is_new(*asked)).count();
+        assert_eq!(looks, Recalls::MOST_LOOKS as usize);
+        assert!(!recalls.is_another(1000));
     }
 }

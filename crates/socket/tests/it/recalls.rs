@@ -6,7 +6,7 @@ use ropeway_shm::table::{RX_ATTACHED, RX_TCP, TX_RING, TX_TCP};
 use ropeway_socket::reason::Reason;
 use ropeway_socket::{fdtable, handover, lifecycle};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const AGAIN: isize = -(libc::EAGAIN as isize);
@@ -95,31 +95,6 @@ fn a_peer_that_recalls_what_it_has_not_closed_holds_up_no_send_that_waits() {
             ring.recall(c);
         }
         assert_eq!(a.send(b"x"), 1);
-        assert_eq!(a.h.sock().tx.phase.load(Ordering::Relaxed), TX_TCP, "nobody reads");
-    });
-}
-
-#[test]
-fn a_peer_that_recalls_again_and_again_keeps_no_send_from_its_time_out() {
-    within(Duration::from_secs(20), "a send amid recalls", || {
-        let (a, b) = connected();
-        warm(&a, &b);
-        stuff(&a, 0);
-        while a.send_flags(b"x", libc::MSG_DONTWAIT) == 1 {}
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut rx = handover::lock_rx(b.h.sock());
-                let (ring, c) = rx.ring().expect("open");
-                while !is_over.load(Ordering::Relaxed) {
-                    ring.recall(c);
-                    ring.withdraw_recall(c.epoch);
-                }
-            });
-            rest();
-            assert_eq!(a.send(b"x"), 1);
-            is_over.store(true, Ordering::Relaxed);
-        });
         assert_eq!(a.h.sock().tx.phase.load(Ordering::Relaxed), TX_TCP, "nobody reads");
     });
 }

@@ -1,0 +1,132 @@
+//! Records of the table: each is given back once, and what counts for one counts for no other.
+
+use super::*;
+
+/// Takes records for many descriptors at once: each must be another one.
+fn assert_each_record_is_free_once(socket: &TcpStream) {
+    let many: Vec<OwnedFd> = (0..200).map(|_| socket.try_clone().expect("dup").into()).collect();
+    let records: BTreeSet<u32> = many
+        .iter()
+        .map(|fd| {
+            lifecycle::accepted(None, fd.as_raw_fd(), 0);
+            fdtable::sock(fd.as_raw_fd()).expect("tracked").index()
+        })
+        .collect();
+    many.iter().for_each(|fd| drop(lifecycle::closing(fd.as_raw_fd())));
+    assert_eq!(records.len(), many.len());
+}
+
+#[test]
+fn threads_that_close_and_look_for_abandoned_records_give_each_back_once() {
+    let _alone = alone();
+    within(LIMIT, "coming and going", || {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| come_and_go(socket().as_raw_fd()));
+            }
+        });
+        assert_each_record_is_free_once(&socket());
+    });
+}
+
+#[test]
+fn processes_that_close_and_look_for_abandoned_records_give_each_back_once() {
+    let _alone = alone();
+    within(LIMIT, "coming and going", || {
+        let sockets = [socket(), socket()];
+        lifecycle::accepted(None, sockets[0].as_raw_fd(), 0);
+        lifecycle::closing(sockets[0].as_raw_fd());
+        lifecycle::fork_prepare();
+        let child = forked(|| {
+            come_and_go(sockets[1].as_raw_fd());
+            true
+        });
+        come_and_go(sockets[0].as_raw_fd());
+        assert!(says_yes(child));
+        assert_each_record_is_free_once(&sockets[0]);
+    });
+}
+
+/// Starts a call on an end, closes the end while the call is in the kernel, and gives its record to a new connection.
+fn close_during<R: Send + 'static>(
+    end: End,
+    call: impl FnOnce(Handle, i32) -> R + Send + 'static,
+) -> (JoinHandle<R>, (End, End)) {
+    let (h, fd) = (end.h, end.fd);
+    let thread = std::thread::spawn(move || call(h, fd));
+    let counted = |s: &Sock| s.rx.inflight.load(Ordering::Acquire) + s.tx.inflight.load(Ordering::Acquire) > 0;
+    while !counted(h.sock()) {
+        std::thread::yield_now();
+    }
+    rest();
+    drop(end);
+    let next = on_tcp();
+    assert_eq!(next.0.h.index(), h.index(), "the new connection has the record");
+    (thread, next)
+}
+
+fn assert_undisturbed((a, b): (End, End)) {
+    let s = a.h.sock();
+    let counts = [&s.rx.inflight, &s.tx.inflight, &s.rx.calls, &s.tx.calls].map(|n| n.load(Ordering::Acquire));
+    assert_eq!(counts, [0; 4]);
+    assert_eq!([&s.rx.tcp_bytes, &s.tx.tcp_bytes].map(|n| n.load(Ordering::Acquire)), [0; 2]);
+    assert!(!s.has(FLAG_PEER_FIN));
+    let mut bytes = [0; 8];
+    assert_eq!((b.send(b"new"), a.recv(&mut bytes)), (3, 3));
+    assert_eq!((a.send(b"new"), b.recv(&mut bytes)), (3, 3));
+}
+
+#[test]
+fn a_receive_on_tcp_whose_socket_is_closed_counts_nothing_for_the_next_connection() {
+    let _alone = alone();
+    within(LIMIT, "receiving", || {
+        let (a, b) = on_tcp();
+        let (reader, next) = close_during(a, receive);
+        assert_eq!(b.send(b"late"), 4);
+        assert_eq!(reader.join().expect("the reader"), 4);
+        assert_undisturbed(next);
+    });
+}
+
+#[test]
+fn the_end_of_a_closed_connection_is_not_the_end_of_the_next_one() {
+    let _alone = alone();
+    within(LIMIT, "receiving", || {
+        let (a, b) = on_tcp();
+        let (reader, next) = close_during(a, receive);
+        b.close();
+        assert_eq!(reader.join().expect("the reader"), 0);
+        assert_undisturbed(next);
+    });
+}
+
+#[test]
+fn a_send_on_tcp_whose_socket_is_closed_counts_nothing_for_the_next_connection() {
+    const LARGE: usize = 16 << 20;
+    let _alone = alone();
+    within(LIMIT, "sending", || {
+        let (a, b) = on_tcp();
+        let (writer, next) = close_during(a, |h, fd| send_on(h, fd, &vec![7; LARGE], 0));
+        let (mut got, mut buffer) = (0, vec![0; 1 << 16]);
+        while got < LARGE {
+            let n = b.recv(&mut buffer);
+            assert!(n > 0, "recv answered {n} after {got} bytes");
+            got += n as usize;
+        }
+        assert_eq!(writer.join().expect("the writer"), LARGE as isize);
+        assert_undisturbed(next);
+    });
+}
+
+#[test]
+fn a_poll_whose_socket_is_closed_counts_nothing_for_the_next_connection() {
+    let _alone = alone();
+    within(LIMIT, "polling", || {
+        let (a, b) = on_tcp();
+        let (poller, next) = close_during(a, |_, fd| poll_on(&[(fd, libc::POLLIN)], 300).0);
+        b.close();
+        // The kernel may look at the number again, and find the new connection behind it, which has nothing.
+        assert!(poller.join().expect("the poller") >= 0);
+        assert_undisturbed(next);
+    });
+}
