@@ -15,6 +15,7 @@ mod gateway;
 mod key;
 mod output;
 mod run;
+mod signals;
 mod ss;
 mod tune;
 

@@ -1,11 +1,11 @@
 //! Ctrl-C and its kin: what ends a measurement in order, so that what was measured until then is kept.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+
+use crate::signals;
 
 /// Added to the number of a signal in the exit code, as shells do it.
 const EXIT_SIGNAL: u8 = 128;
@@ -31,7 +31,7 @@ impl Interrupt {
         let failed = |e| format!("cannot prepare for Ctrl-C: {e}");
         let by = Arc::new(AtomicUsize::new(0));
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in signals() {
+        for signal in signals::asking_to_end() {
             if second == Second::Ends {
                 // In the order in which they act.
                 flag::register_conditional_default(signal, asked.clone()).map_err(failed)?;
@@ -54,16 +54,4 @@ impl Interrupt {
             signal => Some(EXIT_SIGNAL + signal as u8),
         }
     }
-}
-
-/// The signals that ask a program to end.
-pub fn signals() -> impl Iterator<Item = i32> {
-    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP))
-}
-
-/// Whether whoever started this program wants it to outlive the signal, as `nohup` does with hangups.
-fn is_ignored(signal: i32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

@@ -3,7 +3,7 @@
 //! [`options`] makes a plan of the arguments, [`interrupt`] hears of Ctrl-C, [`watch`] shows and keeps what the coordinator of `ropeway-measure` finds, [`table`] is what a person reads at the end, [`rank`] the process
 //! that is started for each rank. What does not live here: transports, patterns, statistics.
 
-pub mod interrupt;
+mod interrupt;
 mod options;
 mod rank;
 mod results;

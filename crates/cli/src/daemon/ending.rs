@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::net::Shutdown;
 
-use crate::bench::interrupt;
+use crate::signals::asking_to_end;
 
 /// How long the end waits for the listener's close. The address is free long before.
 const LISTENER_CLOSES_WITHIN: Duration = Duration::from_millis(100);
@@ -19,7 +19,7 @@ const LISTENER_CLOSES_WITHIN: Duration = Duration::from_millis(100);
 /// Can be read once a signal has asked the process to end, which from now on ends no more by itself.
 pub fn signals() -> io::Result<UnixStream> {
     let (asked, signals) = UnixStream::pair()?;
-    for signal in interrupt::signals() {
+    for signal in asking_to_end() {
         signal_hook::low_level::pipe::register(signal, signals.try_clone()?)?;
     }
     Ok(asked)
