@@ -5,6 +5,7 @@ use crate::{next, wait};
 use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
 use libc::{MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT, SPLICE_F_NONBLOCK, iovec, off_t, pollfd, size_t, ssize_t};
+use ropeway_shm::ring::SURE_BYTES;
 use ropeway_shm::sys;
 use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::wait::begin_steps;
@@ -12,6 +13,8 @@ use ropeway_socket::{recv, send, shadow};
 
 /// Bytes moved at a time through the stack of the caller, which may be as small as a thread's can be.
 const CHUNK: usize = 4 * 1024;
+/// What has left a pipe cannot go back: a ring that counts as writable has room for it.
+const _: () = assert!(CHUNK <= SURE_BYTES);
 /// What fits into a pipe that `poll` calls writable.
 const SURE_ROOM: usize = libc::PIPE_BUF;
 

@@ -15,7 +15,7 @@ mod waiting;
 mod words;
 mod writer;
 
-pub use writer::Recovered;
+pub use writer::{Recovered, SURE_BYTES};
 
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::cells::{CELL_BYTES, Cells, HEADER_BYTES, Mapped};

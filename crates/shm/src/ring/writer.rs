@@ -9,7 +9,7 @@ use crate::cells::{CELL_BYTES, HEADER_BYTES};
 
 /// As much finds room in a ring that was wrapped early and counts as writable: who may not wait takes no more out of a pipe
 /// before it sends that.
-const SURE_BYTES: usize = 4096;
+pub const SURE_BYTES: usize = 4096;
 
 /// What a writer that died had published last without having moved its cursor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
