@@ -17,12 +17,13 @@ use std::num::NonZeroU64;
 use ropeway_wire::{self as wire, ErrorCode, Flags, Header, Id, Type};
 
 use crate::answers::Answers;
-use crate::channel::{ChannelId, Numbers};
+use crate::channel::Numbers;
 use crate::config::{Config, GateMode};
 use crate::crypto::token::{self, TOKEN_BYTES};
 use crate::endpoint::{BATCH_PACKETS, Path};
 use crate::keyed::Sealing;
 use crate::lease::{self, Lease};
+use crate::ledger::AccountId;
 use crate::pace::Pace;
 use crate::rate::Rate;
 use crate::received::{Received, WINDOW_PACKETS};
@@ -184,8 +185,10 @@ pub struct Association {
     pub in_vain: Option<Box<InVain>>,
     pub state_due: bool,
     pub pin_due: bool,
-    /// Nothing before memory is short, or a channel is over that has something unread.
-    pub kept: Option<Box<Kept>>,
+    /// To which the memory is charged that what it has sent takes up.
+    pub account: AccountId,
+    /// Nothing before memory is short.
+    pub shortage: Option<Box<Shortage>>,
     /// Channels with a CREDIT or HOLD to say.
     pub words: Vec<u32>,
 
@@ -218,18 +221,21 @@ pub struct Association {
     pub counters: AssociationCounters,
 }
 
-/// While memory is short: what an association's channels keep of it, and until when that need not be looked up.
+/// What is known of an association for which there was no memory.
 #[derive(Debug, Default)]
-pub struct Kept {
-    pub bytes: u64,
-    pub until: Time,
+pub struct Shortage {
     /// When a packet of what is granted found none the last time.
     pub dropped_at: Time,
-    /// Channels that were over with something unread, and have no number any more.
-    pub over: Vec<ChannelId>,
+    /// Channels whose messages wait for memory.
+    pub waiting: VecDeque<u32>,
 }
 
 impl Association {
+    /// Whether a message of one of its channels waits for memory.
+    pub fn waits_for_memory(&self) -> bool {
+        self.shortage.as_deref().is_some_and(|shortage| !shortage.waiting.is_empty())
+    }
+
     pub fn new(
         id: Id,
         path: Path,
@@ -313,7 +319,8 @@ impl Association {
             in_vain: None,
             state_due: false,
             pin_due: false,
-            kept: None,
+            account: AccountId::NOBODY,
+            shortage: None,
             words: Vec::new(),
             rtt: Rtt::assumed(config.round_trip_time_ns),
             heard_at: now,

@@ -174,6 +174,11 @@ impl Channel {
         }
     }
 
+    /// Its user has accepted it and read all that can be read of it.
+    pub fn is_hungry(&self) -> bool {
+        self.queued_in.is_none() && !self.incoming.is_readable(self.mode)
+    }
+
     /// Whether neither end will send on this channel again and everything was acknowledged: its number is free.
     pub fn is_done(&self) -> bool {
         let acknowledged = self.outgoing.unacked_packets() == 0 && self.outgoing.is_queue_empty();

@@ -125,10 +125,12 @@ pub struct Endpoint {
     gate: Gate,
     tx_pool: Pool,
     rx_pool: Pool,
-    /// Who waits for memory for a message longer than its channel's window.
-    reservations: VecDeque<ChannelId>,
-    /// Who has some.
-    reserved: Vec<Reserved>,
+    /// Associations of which a message waits for memory.
+    line: VecDeque<u32>,
+    /// The channel of the one that claims what becomes free.
+    claimant: Option<u32>,
+    /// Messages that memory is set aside for, by their channels.
+    reserved: BTreeMap<u32, Reserved>,
     /// These have their place among the timers.
     reserved_stand_in_timers: bool,
     /// Slots for numbers that are missing, or came behind such, of all associations.
@@ -204,8 +206,9 @@ impl Endpoint {
             gate: Gate::new(&config),
             tx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.send_memory_bytes),
             rx_pool: Pool::new(payload_bytes + SHORT_SAVES_BYTES, config.receive_memory_bytes),
-            reservations: VecDeque::new(),
-            reserved: Vec::new(),
+            line: VecDeque::new(),
+            claimant: None,
+            reserved: BTreeMap::new(),
             reserved_stand_in_timers: false,
             slots: 0,
             looks_at: Time::ZERO,
@@ -255,7 +258,7 @@ impl Endpoint {
         if changes_mode {
             self.change_gate_mode();
         }
-        self.grant_reservations();
+        self.serve_line();
         self.announce_room();
         Ok(())
     }
@@ -418,13 +421,11 @@ impl Endpoint {
         for channel in association.channels.indices() {
             self.channels[channel as usize].detached = true;
         }
-        // What is unread of those that were over is nobody's part any more.
-        let over = association.kept.map_or_else(Vec::new, |kept| kept.over);
-        let over: Vec<_> = over.into_iter().filter_map(|id| self.channel_index(id)).collect();
-        self.release_reservations(association.channels.indices().chain(over));
+        self.release_reservations(index, &association);
         for channel in association.channels.indices() {
             self.fail_channel(channel, code);
         }
+        self.rx_pool.ledger.close(association.account);
         self.counters.associations_ended[counters::place_of(code)] += 1;
     }
 
@@ -462,7 +463,7 @@ impl Endpoint {
         channel.incoming.clear(&mut self.rx_pool);
         channel.incoming.revoke(&mut self.rx_pool);
         channel.outgoing.drop_queue(&mut self.tx_pool);
-        self.grant_reservations();
+        self.serve_line();
     }
 
     /// Gives a channel's number back if both ends are through with it.
@@ -471,9 +472,10 @@ impl Endpoint {
         if channel.detached || !channel.is_done() {
             return;
         }
+        self.release_reservation(index);
+        let channel = &mut self.channels[index as usize];
         channel.detached = true;
         let (number, released) = (channel.number, channel.released);
-        let id = ChannelId { index, generation: channel.generation };
         let of = channel.association;
         let association = &mut self.associations[of as usize];
         association.detach(number);
@@ -484,8 +486,6 @@ impl Endpoint {
         self.note_rest(of);
         if released {
             self.free_channel(index);
-        } else {
-            self.note_over(of, id);
         }
     }
 }

@@ -16,6 +16,7 @@ mod gate;
 pub mod gateway;
 mod keyed;
 mod lease;
+mod ledger;
 mod pace;
 mod pool;
 mod random;

@@ -16,6 +16,7 @@ pub const SHORT_SAVES_BYTES: usize = wire::CHANNEL_HEADER_BYTES - wire::SHORT_HE
 
 use ropeway_wire as wire;
 
+use crate::ledger::{AccountId, Ledger};
 use crate::time::Time;
 
 /// Free buffers kept at least: a grant quantum for a few senders.
@@ -31,11 +32,18 @@ const SHORT_SHARE: usize = 4;
 
 /// This share of the memory is for those who keep little of it: one peer whose channels nobody reads would keep all others from being heard.
 const LAST_SHARE: usize = 8;
+/// This share of that is for channels of which all was read: others of their associations may be full of what nobody reads.
+const FIRST_SHARE: usize = 4;
+/// All associations of a host, and those it had, keep no more than so many times what is left: half of the last memory is others'.
+const HOST_SHARE: usize = 15;
+/// Messages that have begun and have no memory set aside hold this share of the memory at most: they would keep each other from their ends.
+const BEGUN_SHARE: usize = 8;
 
 /// A piece of packet memory; the bytes from `start` to `end` are in use. The default has none.
 #[derive(Debug, Default)]
 pub struct Buffer {
     memory: Box<[u8]>,
+    account: AccountId,
     start: u32,
     end: u32,
 }
@@ -116,14 +124,12 @@ pub struct Pool {
     pub promised_bytes: u64,
     /// Buffers that are kept for messages of which a part was handed over, or of which a reader has a part that it may put back.
     pub owed: usize,
-    /// Buffers set aside for long messages that are on their way: for nothing else.
+    /// Buffers set aside for messages that are on their way: for nothing else.
     pub set_aside: usize,
-    /// What long messages have beyond the windows of their channels, from when it is set aside until they are read: of what is for all.
-    pub reserved_bytes: u64,
-    /// What messages have of the memory that is for those who keep little, until then.
-    pub of_part_bytes: usize,
-    /// Buffers that those who wait for such memory need before they get any: what becomes free is not for who keeps much already.
-    pub claimed: usize,
+    /// Who has how much.
+    pub ledger: Ledger,
+    /// What the first message in line for memory lacks: what becomes free is not for who keeps much already.
+    pub claimed_bytes: usize,
     /// Buffers handed out since the start.
     pub taken: u64,
     /// Of those, how many had to be allocated.
@@ -144,9 +150,8 @@ impl Pool {
             promised_bytes: 0,
             owed: 0,
             set_aside: 0,
-            reserved_bytes: 0,
-            of_part_bytes: 0,
-            claimed: 0,
+            ledger: Ledger::default(),
+            claimed_bytes: 0,
             taken: 0,
             allocated: 0,
         };
@@ -161,24 +166,29 @@ impl Pool {
 
     /// An empty buffer; `None` when all memory is in use.
     pub fn take(&mut self) -> Option<Buffer> {
-        (!self.is_exhausted()).then(|| self.take_anyway())
+        self.take_for(AccountId::NOBODY)
+    }
+
+    /// The same, charged to an account.
+    pub fn take_for(&mut self, account: AccountId) -> Option<Buffer> {
+        (!self.is_exhausted()).then(|| self.take_anyway(account))
     }
 
     /// An empty buffer for what has memory already: a message of which a part was taken, or that some was set aside for, or what a reader puts back.
-    pub fn take_anyway(&mut self) -> Buffer {
+    pub fn take_anyway(&mut self, account: AccountId) -> Buffer {
         let memory = self.free.pop().unwrap_or_else(|| {
             self.allocated += 1;
             vec![0; self.buffer_bytes].into_boxed_slice()
         });
-        self.hand_out(memory)
+        self.hand_out(memory, account)
     }
 
     /// A copy of a payload that has to be kept, in no more memory than it needs. The caller has looked that there is some.
-    pub fn copy(&mut self, payload: &[u8]) -> Buffer {
+    pub fn copy(&mut self, payload: &[u8], account: AccountId) -> Buffer {
         if self.copy_bytes(payload.len()) < self.buffer_bytes {
-            return self.exactly(payload);
+            return self.copy_exactly(payload, account);
         }
-        let mut buffer = self.take_anyway();
+        let mut buffer = self.take_anyway(account);
         buffer.append(payload, self.payload_bytes());
         buffer
     }
@@ -191,27 +201,33 @@ impl Pool {
 
     /// A copy of a few bytes that must not fail for want of memory: what ends a channel. There are no more than two for each channel.
     pub fn exactly(&mut self, payload: &[u8]) -> Buffer {
+        self.copy_exactly(payload, AccountId::NOBODY)
+    }
+
+    fn copy_exactly(&mut self, payload: &[u8], account: AccountId) -> Buffer {
         self.allocated += 1;
         if self.used_bytes + self.free.len() * self.buffer_bytes >= self.limit_bytes {
             // What is kept for later use is within the limit, too.
             self.free.pop();
         }
-        let mut buffer = self.hand_out(vec![0; ROOM_BYTES + payload.len()].into_boxed_slice());
+        let mut buffer = self.hand_out(vec![0; ROOM_BYTES + payload.len()].into_boxed_slice(), account);
         buffer.append(payload, payload.len());
         buffer
     }
 
-    fn hand_out(&mut self, memory: Box<[u8]>) -> Buffer {
+    fn hand_out(&mut self, memory: Box<[u8]>, account: AccountId) -> Buffer {
         self.in_use += 1;
         self.most_in_use[0] = self.most_in_use[0].max(self.in_use);
         self.taken += 1;
         self.used_bytes += memory.len();
-        Buffer { memory, start: HEADROOM_BYTES as u32, end: HEADROOM_BYTES as u32 }
+        self.ledger.charge(account, memory.len());
+        Buffer { memory, account, start: HEADROOM_BYTES as u32, end: HEADROOM_BYTES as u32 }
     }
 
     pub fn give(&mut self, buffer: Buffer) {
         self.in_use -= 1;
         self.used_bytes -= buffer.memory.len();
+        self.ledger.discharge(buffer.account, buffer.memory.len());
         if buffer.memory.len() != self.buffer_bytes {
             return;
         }
@@ -253,11 +269,6 @@ impl Pool {
         self.in_use
     }
 
-    /// What buffers handed out and not returned take up.
-    pub fn used_bytes(&self) -> usize {
-        self.used_bytes
-    }
-
     /// Not one more buffer could be handed out.
     pub fn is_exhausted(&self) -> bool {
         self.available_bytes() < self.buffer_bytes
@@ -265,22 +276,68 @@ impl Pool {
 
     /// So little is left that only those get some who keep little.
     pub fn is_short(&self) -> bool {
-        // What others have for such messages is free again before it is somebody's turn who needs more than is left.
-        let wanted_bytes = (self.claimed * self.buffer_bytes).saturating_sub(self.reserved_bytes as usize);
-        self.available_bytes() < self.last_bytes() + wanted_bytes
+        !self.is_left_for_all(0)
     }
 
-    /// So many buffers can be set aside, and what is for those who keep little is left.
-    pub fn can_set_aside(&self, buffers: usize) -> bool {
-        self.available_bytes() >= self.last_bytes() + buffers * self.buffer_bytes
+    /// Whether whoever wants another buffer may have it, whatever it keeps and whatever it is for: then nothing else need be looked at.
+    pub fn is_for_all(&self) -> bool {
+        self.is_left_for_all(self.buffer_bytes)
+            && self.ledger.begun_bytes() + self.buffer_bytes <= self.begun_limit() / 2
     }
 
-    /// What must not come into use before so many can be set aside, in buffers: those who keep little may have all that is for them meanwhile.
-    pub fn claim_of(&self, buffers: usize) -> usize {
-        buffers + self.last_bytes().div_ceil(self.buffer_bytes)
+    /// Whether an account may have so much more, of which, and of what it keeps, `apart_bytes` do not count: while an eighth of the memory is free beside what is claimed, everybody; of that who keeps little.
+    pub fn may_have(&self, account: AccountId, bytes: usize, apart_bytes: usize) -> bool {
+        self.is_left_for_all(bytes) || bytes <= self.available_bytes() && self.is_of_part(account, bytes, apart_bytes)
     }
 
-    /// What is for those.
+    /// Whether so much is left of what is for everybody.
+    pub fn is_left_for_all(&self, bytes: usize) -> bool {
+        self.available_bytes() >= self.last_bytes() + self.claimed_bytes + bytes
+    }
+
+    /// Whether so much is of the account's part of what is for those who keep little: a piece of memory at least, while half of that is left.
+    fn is_of_part(&self, account: AccountId, bytes: usize, apart_bytes: usize) -> bool {
+        let (all, (kept, kept_by_host)) = (self.last_bytes(), self.ledger.kept_bytes(account));
+        let left = all.min(self.available_bytes());
+        let least = if left >= all / 2 { self.buffer_bytes } else { 0 };
+        let part = (left / (self.ledger.keeping() + 1)).max(least);
+        (kept + bytes).saturating_sub(apart_bytes) <= part
+            && (kept_by_host + bytes).saturating_sub(apart_bytes) <= HOST_SHARE * (self.available_bytes() - bytes)
+    }
+
+    /// Whether so much may come to a channel of which all was read, whatever else is kept: its reader waits for nothing else.
+    pub fn may_have_first(&self, bytes: usize) -> bool {
+        self.available_bytes() >= self.last_bytes() - self.last_bytes() / FIRST_SHARE + bytes
+    }
+
+    /// Whether so much more may be here of a message of this account that has begun and has no memory set aside: of a host no more than what is left for others.
+    pub fn may_begin(&self, account: AccountId, bytes: usize) -> bool {
+        let left = self.begun_limit().checked_sub(self.ledger.begun_bytes() + bytes);
+        left.is_some_and(|left| self.ledger.begun_bytes_of_host(account) + bytes <= left)
+    }
+
+    fn begun_limit(&self) -> usize {
+        self.limit_bytes / BEGUN_SHARE
+    }
+
+    /// So many buffers are kept for an account that has `before` now: for a message of which a reader has a part.
+    pub fn keep_owed(&mut self, account: AccountId, before: usize, buffers: usize) {
+        self.owed = self.owed + buffers - before;
+        self.charge(account, before, buffers);
+    }
+
+    /// So many buffers are set aside for an account that has `before` now: for a message that is on its way.
+    pub fn keep_set_aside(&mut self, account: AccountId, before: usize, buffers: usize) {
+        self.set_aside = self.set_aside + buffers - before;
+        self.charge(account, before, buffers);
+    }
+
+    fn charge(&mut self, account: AccountId, before: usize, buffers: usize) {
+        self.ledger.charge(account, buffers.saturating_sub(before) * self.buffer_bytes);
+        self.ledger.discharge(account, before.saturating_sub(buffers) * self.buffer_bytes);
+    }
+
+    /// What is for those who keep little: as long as more is free everybody gets some.
     pub fn last_bytes(&self) -> usize {
         (self.limit_bytes / LAST_SHARE).max(self.buffer_bytes)
     }
@@ -398,7 +455,7 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!(all.len(), count);
         all.into_iter().for_each(|buffer| pool.give(buffer));
-        let short: Vec<_> = (0..5000).map(|_| pool.copy(&[1; 100])).collect();
+        let short: Vec<_> = (0..5000).map(|_| pool.copy(&[1; 100], AccountId::NOBODY)).collect();
         assert!(pool.used_bytes + pool.free.len() * bytes <= bytes * (count + 1));
         short.into_iter().for_each(|buffer| pool.give(buffer));
     }
@@ -416,9 +473,9 @@ mod tests {
     #[test]
     fn short_payloads_that_are_kept_take_little_memory() {
         let mut pool = Pool::new(1000, 100 * (1000 + ROOM_BYTES as u64));
-        let all: Vec<_> = (0..1000).map(|_| pool.copy(&[1; 10])).collect();
+        let all: Vec<_> = (0..1000).map(|_| pool.copy(&[1; 10], AccountId::NOBODY)).collect();
         assert!(!pool.is_exhausted(), "ten times as many as whole buffers");
-        assert_eq!(pool.copy(&[1; 900]).len(), 900);
+        assert_eq!(pool.copy(&[1; 900], AccountId::NOBODY).len(), 900);
         all.into_iter().for_each(|buffer| pool.give(buffer));
         assert_eq!(pool.in_use(), 1);
     }

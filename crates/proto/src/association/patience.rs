@@ -282,7 +282,7 @@ impl Association {
     /// A number came and could not be kept: that the path does not bear it is not said; nor, if memory `is_short` and it is not its sender's doing, that this leaves unused what it was granted.
     pub fn note_no_memory(&mut self, number: u64, is_short: bool, now: Time) {
         if is_short && number.wrapping_sub(self.received.next()) < self.outstanding_packets() {
-            self.kept.get_or_insert_default().dropped_at = now;
+            self.shortage.get_or_insert_default().dropped_at = now;
         }
         self.received.put_off(number, now);
         if let Some(in_vain) = self.in_vain.as_mut().filter(|in_vain| in_vain.number == number) {

@@ -41,7 +41,7 @@ impl Association {
 
     /// Since when it has left unused what it is granted: what it sent and there was no memory for was used, though that is taken back like any other.
     pub(super) fn left_since(&self) -> Time {
-        self.unused_since().max(self.kept.as_deref().map_or(Time::ZERO, |kept| kept.dropped_at))
+        self.unused_since().max(self.shortage.as_deref().map_or(Time::ZERO, |shortage| shortage.dropped_at))
     }
 
     /// Something has come: of what it is granted, or of what was missing before, which uses nothing of that.

@@ -12,6 +12,7 @@ use ropeway_wire::{Content, Extent, Flags, Malformed, Mode, RecordReader};
 
 use super::{SHORT_MESSAGE_SHARE, whole};
 use crate::endpoint::LEAST_WINDOW_BYTES;
+use crate::ledger::AccountId;
 use crate::pool::{Buffer, Pool};
 pub use joining::UNUSED_SHARE;
 use reading::Taken;
@@ -64,6 +65,8 @@ impl Chunk {
 /// What has arrived in order and was not read.
 #[derive(Debug)]
 pub struct Incoming {
+    /// To which the memory for what came last is charged.
+    account: AccountId,
     queue: VecDeque<Chunk>,
     /// Credit used up so far: payload bytes, frames included, and one for each packet without any.
     offset: u64,
@@ -84,17 +87,16 @@ pub struct Incoming {
     /// The offset at which that message ends, and that of the packet which brings its end if others stand behind it there: credit up to there was asked for.
     message_end: u64,
     wanted: u64,
-    /// Memory set aside for a message longer than the window, and the offset at which that message ends.
-    reserved_bytes: u64,
+    /// Where the message ends that memory was set aside for last: before it is read no other longer than the window gets any.
     reserved_until: u64,
+    /// That memory was not taken back.
+    has_reservation: bool,
     /// Buffers of it that nothing has come into yet.
-    set_aside: usize,
-    /// That memory is of its association's part of the last (docs/protocol.md 5), and all of it counts; not of what is for all.
-    of_part: bool,
+    set_aside: u32,
+    /// What stands in the pool's account for a message that has begun and has none.
+    begun_bytes: u32,
     /// Stands in line for such memory.
     pub reserving: bool,
-    /// A packet of the message at hand found none: all that it lacks is waited for, though the window lets it come.
-    lacks_memory: bool,
     /// The first message, of which a reader has the beginning: nobody else can read.
     taken: Option<Taken>,
     fin: Option<Extent>,
@@ -105,6 +107,7 @@ pub struct Incoming {
 impl Incoming {
     pub fn new(window: u32) -> Incoming {
         Incoming {
+            account: AccountId::NOBODY,
             queue: VecDeque::new(),
             offset: 0,
             consumed: 0,
@@ -116,12 +119,11 @@ impl Incoming {
             unfinished_bytes: 0,
             message_end: 0,
             wanted: 0,
-            reserved_bytes: 0,
             reserved_until: 0,
+            has_reservation: false,
             set_aside: 0,
-            of_part: false,
+            begun_bytes: 0,
             reserving: false,
-            lacks_memory: false,
             taken: None,
             fin: None,
             delivered: None,
@@ -131,6 +133,15 @@ impl Incoming {
     /// Keeps no more memory than there is use for now.
     pub fn rest(&mut self) {
         self.queue.shrink_to_fit();
+    }
+
+    pub fn account(&self) -> AccountId {
+        self.account
+    }
+
+    /// The memory for what comes next is charged to this account.
+    pub fn charge_to(&mut self, account: AccountId) {
+        self.account = account;
     }
 
     pub fn is_readable(&self, mode: Mode) -> bool {
@@ -174,24 +185,6 @@ impl Incoming {
         self.fin = Some(self.fin.map_or(extent, |before| if before == Extent::Both { before } else { extent }));
     }
 
-    /// Memory that what is unread takes up, and in how many pieces. What a reader has of a message may be put back.
-    pub fn kept(&self, pool: &Pool) -> (u64, u64) {
-        let taken_bytes = self.taken.map_or(0, |taken| u64::from(taken.buffers) * pool.buffer_bytes() as u64);
-        let unread = self.queue.iter().map(|chunk| chunk.payload.memory_bytes() as u64);
-        (taken_bytes + unread.sum::<u64>(), self.queue.len() as u64)
-    }
-
-    /// The same for what stands behind the message that memory was set aside for.
-    pub fn kept_behind(&self) -> (u64, u64) {
-        let mut begin = self.offset;
-        let is_behind = |chunk: &&Chunk| {
-            begin = begin.saturating_sub(chunk.credit_bytes);
-            begin >= self.reserved_until
-        };
-        let behind = self.queue.iter().rev().take_while(is_behind);
-        behind.fold((0, 0), |(bytes, pieces), chunk| (bytes + chunk.payload.memory_bytes() as u64, pieces + 1))
-    }
-
     pub fn unread_bytes(&self) -> u64 {
         self.offset - self.consumed
     }
@@ -223,11 +216,11 @@ impl Incoming {
             && let Some(rest) = self.share(mode, flags, payload, pool)
         {
             let was_set_aside = self.use_set_aside(pool);
-            let buffer = copy_of(rest, was_set_aside, pool).ok_or(Refused::NoMemory)?;
+            let buffer = self.copy_of(rest, was_set_aside, pool).ok_or(Refused::NoMemory)?;
             self.queue.push_back(Chunk { was_set_aside, ..Chunk::new(flags, buffer, credit_bytes(rest)) });
         }
-        self.account(step, pool.payload_bytes() as u64);
-        self.keep_promised(pool);
+        self.note(step, pool.payload_bytes() as u64);
+        self.keep_accounts(pool);
         Ok(())
     }
 
@@ -235,7 +228,7 @@ impl Incoming {
     pub fn discard(&mut self, payload: &[u8], pool: &mut Pool) {
         self.offset += credit_bytes(payload);
         self.consumed = self.offset;
-        self.keep_promised(pool);
+        self.keep_accounts(pool);
     }
 
     /// Counts a payload against the credit. `false`: there is nothing in it to keep.
@@ -270,7 +263,7 @@ impl Incoming {
             // At the front of a whole piece others join it. While memory is short, what was looked up for it is for no more than that.
             let grows = !was_set_aside && buffer.memory_bytes() < pool.buffer_bytes();
             let stays = has_room || grows && pool.is_short();
-            match if stays { None } else { copy_of(rest, was_set_aside, pool) } {
+            match if stays { None } else { self.copy_of(rest, was_set_aside, pool) } {
                 Some(copy) => pool.give(std::mem::replace(&mut buffer, copy)),
                 None => buffer.pull(buffer.len() - rest.len()),
             }
@@ -278,9 +271,16 @@ impl Incoming {
         } else {
             pool.give(buffer);
         }
-        self.account(step, pool.payload_bytes() as u64);
-        self.keep_promised(pool);
+        self.note(step, pool.payload_bytes() as u64);
+        self.keep_accounts(pool);
         Ok(())
+    }
+
+    /// In memory of a whole packet, if there is any.
+    fn copy_of(&self, payload: &[u8], is_set_aside: bool, pool: &mut Pool) -> Option<Buffer> {
+        let mut buffer = if is_set_aside { pool.take_anyway(self.account) } else { pool.take_for(self.account)? };
+        buffer.append(payload, pool.payload_bytes());
+        Some(buffer)
     }
 
     fn check(&self, mode: Mode, flags: Flags, payload: &[u8], longest: u64) -> Result<Step, Refused> {
@@ -294,9 +294,8 @@ impl Incoming {
         }
     }
 
-    fn account(&mut self, step: Step, company_bytes: u64) {
+    fn note(&mut self, step: Step, company_bytes: u64) {
         self.messages += step.messages;
-        self.lacks_memory &= step.messages == 0;
         if step.message_bytes > 0 {
             // The next packet brings all of a short one, and what is read before it the credit for that: asking for it each time, the peer would get credit by the packet.
             let is_short = step.message_bytes < company_bytes / SHORT_MESSAGE_SHARE as u64
@@ -392,7 +391,7 @@ impl Incoming {
         out[before..count].copy_from_slice(payload);
         let credit_bytes = credit_bytes(payload);
         (self.offset, self.consumed) = (self.offset + credit_bytes, self.consumed + credit_bytes);
-        self.keep_promised(pool);
+        self.keep_accounts(pool);
         Some(count)
     }
 
@@ -405,21 +404,27 @@ impl Incoming {
             return self.clear(pool);
         }
         let mut here_bytes = self.message_bytes - self.unfinished_bytes;
+        self.forget_unfinished(pool);
         while let Some(chunk) = self.queue.pop_back_if(|chunk| chunk.payload.len() as u64 <= here_bytes) {
             here_bytes -= chunk.payload.len() as u64;
             self.offset -= chunk.credit_bytes;
             pool.give(chunk.payload);
         }
         // Its first packet, or one that brought the end of another message as well, stays.
+    }
+
+    /// The message at hand does not go on. Its memory goes back after that: its account may be gone with it.
+    fn forget_unfinished(&mut self, pool: &mut Pool) {
         (self.unfinished_bytes, self.wanted) = (0, 0);
+        self.keep_begun(pool);
     }
 
     /// Forgets everything unread.
     pub fn clear(&mut self, pool: &mut Pool) {
+        self.forget_unfinished(pool);
         self.queue.drain(..).for_each(|chunk| pool.give(chunk.payload));
         self.end_taking(pool);
-        self.consumed = self.offset;
-        (self.messages, self.unfinished_bytes, self.wanted) = (0, 0, 0);
+        (self.consumed, self.messages) = (self.offset, 0);
     }
 }
 
@@ -442,11 +447,4 @@ fn is_whole(flags: Flags) -> bool {
 /// What a payload counts against its channel's credit (docs/protocol.md 7): at least one, or nothing would bound empty messages.
 fn credit_bytes(payload: &[u8]) -> u64 {
     payload.len().max(1) as u64
-}
-
-/// In memory of a whole packet, if there is any.
-fn copy_of(payload: &[u8], is_set_aside: bool, pool: &mut Pool) -> Option<Buffer> {
-    let mut buffer = if is_set_aside { pool.take_anyway() } else { pool.take()? };
-    buffer.append(payload, pool.payload_bytes());
-    Some(buffer)
 }

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use ropeway_wire::{Flags, Mode};
 
 use super::{Incoming, Outgoing, Part};
+use crate::endpoint::Path;
 use crate::pool::{Pool, SHORT_SAVES_BYTES};
 
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -32,6 +33,8 @@ enum Step {
     Carry(usize),
     /// So many messages are read if they are here, whole or as they come.
     Read { count: usize, by_parts: bool },
+    /// Memory is set aside for what the message at hand lacks.
+    Reserve,
     /// What is not under way is dropped.
     Cancel,
 }
@@ -41,11 +44,13 @@ impl Ends {
         let pool = || Pool::new(payload_bytes + SHORT_SAVES_BYTES, MEMORY_BYTES);
         let mut outgoing = Outgoing::default();
         outgoing.raise_credit(WINDOW_BYTES.into());
+        let (mut incoming, mut rx) = (Incoming::new(WINDOW_BYTES), pool());
+        incoming.charge_to(rx.ledger.open(&Path([1; Path::BYTES])));
         Ends {
             outgoing,
-            incoming: Incoming::new(WINDOW_BYTES),
+            incoming,
             tx: pool(),
-            rx: pool(),
+            rx,
             payload_bytes,
             written: 0,
             unread: VecDeque::new(),
@@ -62,11 +67,18 @@ impl Ends {
                 let read = (0..count).take_while(|_| self.read(by_parts)).count();
                 assert_eq!(is_readable, read > 0);
             }
+            Step::Reserve if self.incoming.lacks_memory() => {
+                let buffers = self.incoming.unfinished_bytes() as usize / self.payload_bytes + 2;
+                self.incoming.reserve(buffers, &mut self.rx);
+            }
+            Step::Reserve => {}
             Step::Cancel => {
                 let dropped = self.outgoing.cancel(&mut self.tx) as usize;
                 self.unread.truncate(self.unread.len() - dropped);
             }
         }
+        let (kept, _) = self.rx.ledger.kept_bytes(self.incoming.account());
+        assert_eq!(kept, self.rx.limit_bytes() - self.rx.available_bytes());
     }
 
     fn write(&mut self, bytes: usize) {
@@ -112,6 +124,7 @@ impl Ends {
         while self.read(false) {}
         assert!(self.unread.is_empty(), "{} messages are lost", self.unread.len());
         assert_eq!((self.incoming.unread_bytes(), self.tx.in_use(), self.rx.in_use()), (0, 0, 0));
+        assert_eq!((self.rx.ledger.keeping(), self.rx.ledger.begun_bytes()), (0, 0));
     }
 }
 
@@ -151,6 +164,7 @@ fn step(payload_bytes: usize) -> impl Strategy<Value = Step> {
         4 => run,
         2 => (1..6usize).prop_map(Step::Carry),
         2 => (1..80usize, any::<bool>()).prop_map(|(count, by_parts)| Step::Read { count, by_parts }),
+        1 => Just(Step::Reserve),
         1 => Just(Step::Cancel),
     ]
 }

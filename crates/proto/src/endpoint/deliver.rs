@@ -71,7 +71,8 @@ impl Endpoint {
     }
 
     fn hold(&mut self, index: u32, number: u64, previous: u64, header: &Header, payload: &[u8]) {
-        let buffer = self.rx_pool.copy(payload);
+        let account = self.account_of(index);
+        let buffer = self.rx_pool.copy(payload, account);
         let held = Held { kind: header.kind, flags: header.flags, channel: header.channel, payload: buffer };
         if let Err(held) = self.associations[index as usize].received.hold(number, previous, held) {
             self.rx_pool.give(held.payload);
@@ -131,7 +132,9 @@ impl Endpoint {
             return self.after_arrival(at);
         }
         let longest = self.longest_to(at);
+        let account = self.account_of(self.channels[at as usize].association);
         let channel = &mut self.channels[at as usize];
+        channel.incoming.charge_to(account);
         let result = channel.incoming.take(channel.mode, flags, payload, longest, &mut self.rx_pool);
         self.end_taking(at, result);
     }
@@ -142,7 +145,9 @@ impl Endpoint {
             return self.rx_pool.give(buffer);
         }
         let longest = self.longest_to(at);
+        let account = self.account_of(self.channels[at as usize].association);
         let channel = &mut self.channels[at as usize];
+        channel.incoming.charge_to(account);
         let result = channel.incoming.take_buffer(channel.mode, flags, buffer, longest, &mut self.rx_pool);
         self.end_taking(at, result);
     }
@@ -176,16 +181,20 @@ impl Endpoint {
         true
     }
 
-    /// Credit for the message at hand, where the window alone would not let it come.
+    /// Something has come: a message that memory was set aside for may be whole.
     pub(super) fn after_arrival(&mut self, at: u32) {
+        if self.channels[at as usize].incoming.is_past_reserved() {
+            self.release_reservation(at);
+        }
+        self.let_come(at);
+    }
+
+    /// Credit for more, or for the message at hand, where the window alone would not let it come.
+    pub(super) fn let_come(&mut self, at: u32) {
         let window = self.receive_window();
         let channel = &mut self.channels[at as usize];
-        let id = ChannelId { index: at, generation: channel.generation };
-        if channel.incoming.shortage(window) > 0 && !channel.incoming.has_reservation() {
-            match std::mem::replace(&mut channel.incoming.reserving, true) {
-                true => self.grant_reservations(),
-                false => self.stand_in_line(id),
-            }
+        if channel.incoming.is_longer_than(window) {
+            self.reserve_or_wait(at);
         } else if channel.incoming.raise_limit(window, &mut self.rx_pool)
             || channel.incoming.raise_for_message(window, &mut self.rx_pool)
         {
@@ -358,10 +367,7 @@ impl Endpoint {
             self.leave_listener(at);
         }
         self.schedule_channel(at);
-        // What is whole can still be read, and has its memory until then.
-        if !self.channels[at as usize].incoming.keeps_reserved() {
-            self.release_reservation(at);
-        }
+        self.release_reservation(at);
         self.announce_channel(at);
         self.settle_channel(at);
     }

@@ -354,12 +354,9 @@ impl Endpoint {
         let header = &packet.header;
         // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
         let previous = self.must_wait(index, number, header);
-        if !self.has_memory(index, previous, header) || !self.may_have_of_the_last(now, index, previous, header) {
+        if !self.find_memory(index, previous, packet) {
             self.counters.dropped_memory += 1;
             self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), now);
-            if previous.is_none() {
-                self.want_memory(index, header.channel);
-            }
             return;
         }
         let association = &mut self.associations[index as usize];
@@ -409,11 +406,7 @@ impl Endpoint {
         self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, header.kind, header.flags, now, &self.config);
         let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
-        let (is_charged, used_bytes) = (self.is_charged(now, index, previous, header), self.rx_pool.used_bytes());
         self.deliver(index, number, previous, packet, landing);
-        if is_charged {
-            self.charge(index, used_bytes);
-        }
         let pool = &mut self.rx_pool;
         let received = &mut self.associations[index as usize].received;
         received.advance(|held| pool.give(held.payload));

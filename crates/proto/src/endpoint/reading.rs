@@ -89,23 +89,11 @@ impl Endpoint {
 
     /// Something was read: there is room for more.
     fn after_read(&mut self, at: u32) {
-        if self.channels[at as usize].incoming.is_past_reserved() {
-            self.release_reservation(at);
-            if !self.channels[at as usize].incoming.is_finished() {
-                // The next message may have begun meanwhile and need memory too.
-                self.after_arrival(at);
-            }
+        let channel = &self.channels[at as usize];
+        if !channel.detached && !channel.incoming.is_finished() {
+            self.let_come(at);
         }
-        let window = self.receive_window();
-        let channel = &mut self.channels[at as usize];
-        if !channel.detached
-            && !channel.incoming.is_finished()
-            && (channel.incoming.raise_limit(window, &mut self.rx_pool)
-                || channel.incoming.raise_for_message(window, &mut self.rx_pool))
-        {
-            self.say_credit(at);
-        }
-        self.grant_reservations();
+        self.serve_line();
     }
 
     /// What [`Endpoint::recv`] would give of a stream; it stays. Messages have [`Endpoint::message_bytes`].

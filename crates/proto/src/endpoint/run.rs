@@ -100,7 +100,7 @@ impl Endpoint {
         if *header != run.expected || run.now != now || !run.path.takes(path) {
             return false;
         }
-        if self.rx_pool.is_short() && !self.channels[run.channel.index as usize].incoming.has_set_aside() {
+        if !self.rx_pool.is_for_all() && !self.channels[run.channel.index as usize].incoming.has_set_aside() {
             return false;
         }
         let (index, length) = (run.association, usize::from(run.header.length));

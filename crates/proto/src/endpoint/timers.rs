@@ -271,6 +271,7 @@ impl Endpoint {
         }
         if association.rests_at().is_some_and(|at| at <= now) {
             association.rest(now);
+            self.rx_pool.ledger.rest(&mut association.account);
             association.channels.indices().for_each(|channel| self.channels[channel as usize].rest());
         }
         if association.routes.is_some() {

@@ -186,7 +186,7 @@ fn a_long_message_for_which_there_is_no_memory_is_held_until_there_is() {
     );
     let (first, first_end) = open(&mut world, 0, 1, 7, Mode::Messages);
     let (second, second_end) = open(&mut world, 2, 1, 7, Mode::Messages);
-    let size = 3 << 20;
+    let size = 4 << 20;
     let mut flows =
         [Flow::messages((0, first), (1, first_end), size, 1), Flow::messages((2, second), (1, second_end), size, 1)];
     flows[0].slow = true;

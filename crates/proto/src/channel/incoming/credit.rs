@@ -16,21 +16,35 @@ impl Incoming {
 
     fn promise(&mut self, limit: u64, pool: &mut Pool) {
         self.limit = self.limit.max(limit);
-        self.keep_promised(pool);
+        self.keep_accounts(pool);
     }
 
-    /// Brings the pool's sum up to date with `limit` and `offset`.
-    pub(super) fn keep_promised(&mut self, pool: &mut Pool) {
+    /// Brings the pool's sums up to date with `limit` and `offset`, and with the message at hand.
+    pub(super) fn keep_accounts(&mut self, pool: &mut Pool) {
         let promised = (self.limit - self.initial).min(self.limit.saturating_sub(self.offset));
         pool.promised_bytes = pool.promised_bytes + promised - self.promised;
         self.promised = promised;
-        if self.set_aside > 0 && self.lacking_bytes() == 0 {
+        if self.has_set_aside() && !self.is_reserved() {
             self.keep_set_aside(0, pool);
+        }
+        self.keep_begun(pool);
+    }
+
+    /// What is here of a message without memory for the rest counts until it has some, or is whole.
+    pub(super) fn keep_begun(&mut self, pool: &mut Pool) {
+        let bytes = match self.lacks_memory() {
+            true => (self.message_bytes - self.unfinished_bytes) as u32,
+            false => 0,
+        };
+        let before = std::mem::replace(&mut self.begun_bytes, bytes);
+        if bytes != before {
+            pool.ledger.note_begun(self.account, before as usize, bytes as usize);
         }
     }
 
-    fn keep_set_aside(&mut self, buffers: usize, pool: &mut Pool) {
-        pool.set_aside = pool.set_aside + buffers - std::mem::replace(&mut self.set_aside, buffers);
+    fn keep_set_aside(&mut self, buffers: u32, pool: &mut Pool) {
+        let before = std::mem::replace(&mut self.set_aside, buffers);
+        pool.keep_set_aside(self.account, before as usize, buffers as usize);
     }
 
     /// A buffer is needed: one of those that were set aside, or none of these is left.
@@ -42,14 +56,9 @@ impl Incoming {
         has_some
     }
 
-    /// Buffers of what was set aside that nothing has come into yet.
-    pub fn set_aside(&self) -> usize {
-        self.set_aside
-    }
-
     /// A buffer of those is free again before the message is whole.
     pub(super) fn set_aside_again(&mut self, pool: &mut Pool) {
-        if self.has_reservation() && self.lacking_bytes() > 0 {
+        if self.is_reserved() {
             self.keep_set_aside(self.set_aside + 1, pool);
         }
     }
@@ -75,73 +84,43 @@ impl Incoming {
         worth
     }
 
-    /// Lets the message at hand come as a whole, in memory that is set aside: of its association's part of the last, if it is `of_part`.
-    pub fn allow_message(&mut self, reserved_bytes: u64, buffers: usize, of_part: bool, pool: &mut Pool) {
-        (self.of_part, self.reserved_until) = (of_part, self.message_end);
-        if of_part {
-            let bytes = buffers * pool.buffer_bytes();
-            self.reserved_bytes = bytes as u64;
-            pool.of_part_bytes += bytes;
-        } else {
-            self.reserved_bytes = reserved_bytes;
-            pool.reserved_bytes += reserved_bytes;
-        }
-        self.lacks_memory = false;
-        self.keep_set_aside(buffers, pool);
+    /// Lets the message at hand come as a whole, in so many buffers that are set aside.
+    pub fn reserve(&mut self, buffers: usize, pool: &mut Pool) {
+        (self.reserved_until, self.has_reservation) = (self.message_end, true);
+        self.keep_set_aside(buffers as u32, pool);
         self.promise(self.wanted, pool);
     }
 
-    pub fn has_reservation(&self) -> bool {
-        self.reserved_bytes > 0
+    /// What comes next is of a message that memory was set aside for.
+    pub fn is_reserved(&self) -> bool {
+        self.has_reservation && self.offset < self.reserved_until
     }
 
-    /// It has memory of its association's part of the last.
-    pub fn is_of_part(&self) -> bool {
-        self.has_reservation() && self.of_part
+    /// A message has begun and has no memory for what is missing of it.
+    pub fn lacks_memory(&self) -> bool {
+        self.is_unfinished() && !self.is_reserved()
     }
 
-    /// What is missing of the message for which memory was set aside.
+    /// What is missing of the message that memory was set aside for.
     pub fn lacking_bytes(&self) -> u64 {
         self.reserved_until.saturating_sub(self.offset)
     }
 
-    /// The message for which memory was set aside has been read.
+    /// Memory was set aside for a message, and all of that has come.
     pub fn is_past_reserved(&self) -> bool {
-        self.has_reservation() && self.consumed >= self.reserved_until
+        self.has_reservation && !self.is_reserved()
     }
 
-    /// That message is whole, and unread.
-    pub fn keeps_reserved(&self) -> bool {
-        self.has_reservation() && self.lacking_bytes() == 0 && !self.is_past_reserved()
+    /// The message at hand needs more credit than `window` allows, and it is its turn: what came before the last one with memory set aside was read, and that one, too.
+    pub fn is_longer_than(&self, window: u64) -> bool {
+        let is_longer = self.wanted > self.limit && self.wanted > self.consumed + window;
+        is_longer && self.consumed >= self.reserved_until
     }
 
-    /// Bytes beyond `window` that the message at hand needs and has no promise for; 0: none.
-    pub fn shortage(&self, window: u64) -> u64 {
-        if self.wanted > self.limit && self.wanted > self.consumed + window { self.wanted - self.limit } else { 0 }
-    }
-
-    /// Bytes that the message at hand needs memory for that is set aside: what the window alone does not let come, or all that it lacks if some of that found none; 0: none.
-    pub fn wants_set_aside(&self, window: u64) -> u64 {
-        match self.shortage(window) {
-            0 if self.lacks_memory => self.unfinished_bytes,
-            shortage => shortage,
-        }
-    }
-
-    /// A packet found no memory, and it was its turn. Says whether the channel is to stand in line for some: for a message that has begun, as nobody can read it before the rest is here.
-    pub fn stands_in_line(&mut self) -> bool {
-        self.lacks_memory = self.is_unfinished() && !self.has_reservation();
-        self.lacks_memory && !std::mem::replace(&mut self.reserving, true)
-    }
-
-    /// Takes back the memory set aside for a message, and says whether there was any.
-    pub fn take_reservation(&mut self, pool: &mut Pool) -> bool {
-        self.keep_set_aside(0, pool);
-        let bytes = std::mem::take(&mut self.reserved_bytes);
-        match self.of_part {
-            true => pool.of_part_bytes -= bytes as usize,
-            false => pool.reserved_bytes -= bytes,
-        }
-        bytes > 0
+    /// Takes back what is left of the memory that was set aside for a message, and says whether there was such a message.
+    pub fn end_reservation(&mut self, pool: &mut Pool) -> bool {
+        let had_some = std::mem::take(&mut self.has_reservation);
+        self.keep_accounts(pool);
+        had_some
     }
 }

@@ -74,9 +74,9 @@ impl Incoming {
             Some(taken) => {
                 taken.credit_bytes += chunk.credit_bytes;
                 let buffers = taken.credit_bytes.div_ceil(pool.payload_bytes() as u64) as u32;
-                let more = buffers - std::mem::replace(&mut taken.buffers, buffers);
-                pool.owed += more as usize;
-                if more == 0 && chunk.was_set_aside {
+                let before = std::mem::replace(&mut taken.buffers, buffers);
+                pool.keep_owed(self.account, before as usize, buffers as usize);
+                if buffers == before && chunk.was_set_aside {
                     // A short packet, and so are those to come, perhaps.
                     self.set_aside_again(pool);
                 }
@@ -174,7 +174,7 @@ impl Incoming {
 
     pub(super) fn end_taking(&mut self, pool: &mut Pool) -> Option<Taken> {
         let taken = self.taken.take()?;
-        pool.owed -= taken.buffers as usize;
+        pool.keep_owed(self.account, taken.buffers as usize, 0);
         self.consumed += taken.credit_bytes;
         Some(taken)
     }
@@ -182,16 +182,14 @@ impl Incoming {
     /// Takes back the last piece of what a reader has of a message, and says how much that leaves it with: to be called again for the rest.
     pub fn put_back(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
         let left = bytes.len().saturating_sub(PIECE_BYTES);
-        let taken = if left == 0 { self.end_taking(pool) } else { self.taken };
-        let Some(Taken { message_bytes, credit_bytes, .. }) = taken else { return 0 };
+        let Some(Taken { message_bytes, credit_bytes, .. }) = self.taken else { return 0 };
         let room = pool.payload_bytes();
         let mut chunks = Vec::new();
         let mut rest = &bytes[left..];
         // The first packet may have brought the length alone.
         while !rest.is_empty() || chunks.is_empty() {
-            let mut chunk = Chunk::new(Flags::NONE, pool.take_anyway(), 0);
+            let mut chunk = Chunk::new(Flags::NONE, pool.take_anyway(self.account), 0);
             if chunks.is_empty() && left == 0 {
-                self.consumed -= credit_bytes;
                 chunk.flags = Flags::FIRST;
                 chunk.credit_bytes = credit_bytes;
                 chunk.payload.append(&message_bytes.to_be_bytes(), room);
@@ -200,10 +198,18 @@ impl Incoming {
             rest = &rest[count..];
             chunks.push(chunk);
         }
-        if let Some(taken) = &mut self.taken {
-            let returned = chunks.len().min(taken.buffers as usize);
-            taken.buffers -= returned as u32;
-            pool.owed -= returned;
+        match &mut self.taken {
+            // What it counts is with the first chunk again.
+            Some(taken) if left == 0 => {
+                pool.keep_owed(self.account, taken.buffers as usize, 0);
+                self.taken = None;
+            }
+            Some(taken) => {
+                let before = taken.buffers;
+                taken.buffers -= before.min(chunks.len() as u32);
+                pool.keep_owed(self.account, before as usize, taken.buffers as usize);
+            }
+            None => {}
         }
         chunks.into_iter().rev().for_each(|chunk| self.queue.push_front(chunk));
         left

@@ -132,7 +132,7 @@ fn short_parts_of_a_message_share_memory_whether_they_are_read_as_they_come_or_n
     let mut incoming = Incoming::new(1 << 20);
     incoming.take(Mode::Messages, Flags::FIRST, &first, 1 << 20, &mut rx).unwrap();
     (1..=PARTS).for_each(|part| goes_on(&mut incoming, &mut rx, part));
-    assert!(incoming.kept(&rx).1 <= 2, "{:?}", incoming.kept(&rx));
+    assert!(rx.in_use() <= 2, "{}", rx.in_use());
     assert_eq!(incoming.read_message(&mut out, &mut rx), Some(Ok(length)));
     assert!(out == message);
 
@@ -172,7 +172,7 @@ fn a_message_takes_hardly_more_memory_than_it_has_bytes_however_long_its_packets
             let result = match waits {
                 false => incoming.take(Mode::Messages, flags, part, 1 << 20, &mut rx),
                 true => {
-                    let buffer = rx.copy(part);
+                    let buffer = rx.copy(part, AccountId::NOBODY);
                     incoming.take_buffer(Mode::Messages, flags, buffer, 1 << 20, &mut rx)
                 }
             };
@@ -196,7 +196,7 @@ fn memory_set_aside_for_a_message_in_short_packets_lasts_for_who_reads_it_as_it_
     let mut incoming = Incoming::new(1000);
     let first = [&(LENGTH as u32).to_be_bytes()[..], &[7; PACKET_BYTES]].concat();
     incoming.take(Mode::Messages, Flags::FIRST, &first, 1 << 20, &mut rx).unwrap();
-    incoming.allow_message(LENGTH as u64, SET_ASIDE, false, &mut rx);
+    incoming.reserve(SET_ASIDE, &mut rx);
     let (mut out, mut part) = (vec![0; LENGTH], Part::default());
     for packet in 2..=LENGTH / PACKET_BYTES {
         assert!(!incoming.take_part(&mut out, &mut part, &mut rx));
@@ -222,7 +222,7 @@ fn messages_without_lengths_share_memory_when_they_come_in_short_parts() {
         incoming.take(Mode::Messages, Flags::NONE, b"cab", 10, &mut rx).unwrap();
     }
     incoming.take(Mode::Messages, Flags::LAST, b"c", 10, &mut rx).unwrap();
-    assert!(incoming.kept(&rx).1 <= 2, "{:?}", incoming.kept(&rx));
+    assert!(rx.in_use() <= 2, "{}", rx.in_use());
     let mut out = [0; 3];
     for _ in 0..MESSAGES {
         assert_eq!((incoming.read_message(&mut out, &mut rx), &out), (Some(Ok(3)), b"abc"));
@@ -415,9 +415,9 @@ fn a_message_that_fits_the_window_is_short_of_nothing() {
     incoming.take(Mode::Messages, Flags::FIRST, &1400u32.to_be_bytes(), 10_000, &mut rx).unwrap();
     // With its length, and company.
     let wanted = 1404 + rx.payload_bytes() as u64;
-    assert_eq!([wanted, wanted - 1].map(|window| incoming.shortage(window)), [0, wanted - 1000]);
+    assert_eq!([wanted, wanted - 1].map(|window| incoming.is_longer_than(window)), [false, true]);
     assert!(!incoming.raise_for_message(wanted - 1, &mut rx) && incoming.raise_for_message(wanted, &mut rx));
-    assert_eq!((incoming.limit(), incoming.shortage(0)), (wanted, 0));
+    assert_eq!((incoming.limit(), incoming.is_longer_than(0)), (wanted, false));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use ropeway_wire::{Flags, Type};
 
 use super::{Outgoing, Unsent};
 use crate::channel::whole;
+use crate::ledger::AccountId;
 use crate::pool::{Pool, SHORT_SAVES_BYTES};
 
 /// A long message is taken in parts of so many packets, as many as one segmented send has: the first are under way while the last are copied.
@@ -108,7 +109,7 @@ impl Outgoing {
 
     /// Keeps memory for so many packets of a message that is to come.
     pub(super) fn keep_owed(&mut self, packets: usize, pool: &mut Pool) {
-        pool.owed = pool.owed + packets - std::mem::replace(&mut self.owed_packets, packets);
+        pool.keep_owed(AccountId::NOBODY, std::mem::replace(&mut self.owed_packets, packets), packets);
     }
 
     /// Queues what is owed of a message in packets of its own, FIRST if that is all of it, and says how many bytes these hold. Memory was looked for when it began.
@@ -127,7 +128,7 @@ impl Outgoing {
             if rest.is_empty() {
                 break;
             }
-            let mut payload = pool.take_anyway();
+            let mut payload = pool.take_anyway(AccountId::NOBODY);
             if flags == Flags::FIRST {
                 payload.append(&(self.owed_bytes as u32).to_be_bytes(), payload_bytes);
             }
@@ -170,7 +171,7 @@ impl Outgoing {
         if over == 0 || is_full || front.kind != Type::Data {
             return;
         }
-        let mut payload = pool.take_anyway();
+        let mut payload = pool.take_anyway(AccountId::NOBODY);
         payload.append(&front.payload.bytes()[front.payload.len() - over..], payload_bytes);
         front.payload.cut(over);
         front.leave_open();
