@@ -49,8 +49,8 @@ pub struct Ledger {
     hosts: Slab<Host>,
     by_path: BTreeMap<Path, usize>,
     generation: u32,
-    /// Accounts that keep something.
-    keeping: usize,
+    /// Accounts and hosts that keep something.
+    keeping: [usize; 2],
     begun_bytes: usize,
 }
 
@@ -69,7 +69,7 @@ impl Ledger {
 
     /// Its association has ended: the account goes when nothing is charged to it.
     pub fn close(&mut self, id: AccountId) {
-        if let Some(account) = self.account_mut(id) {
+        if let Some(account) = find(&mut self.accounts, id) {
             account.is_closed = true;
             self.remove_if_done(id);
         }
@@ -105,28 +105,24 @@ impl Ledger {
         self.accounts.get(id.index as usize).filter(|account| account.generation == id.generation)
     }
 
-    fn account_mut(&mut self, id: AccountId) -> Option<&mut Account> {
-        self.accounts.get_mut(id.index as usize).filter(|account| account.generation == id.generation)
-    }
-
     pub fn charge(&mut self, id: AccountId, bytes: usize) {
-        let Some(account) = self.account_mut(id) else { return };
-        let (host, is_first) = (account.host, account.kept_bytes == 0 && bytes > 0);
-        account.kept_bytes += bytes;
-        self.keeping += usize::from(is_first);
-        self.hosts[host].kept_bytes += bytes;
+        let Some(account) = find(&mut self.accounts, id) else { return };
+        let host = &mut self.hosts[account.host];
+        for (kept, keeping) in [&mut account.kept_bytes, &mut host.kept_bytes].into_iter().zip(&mut self.keeping) {
+            *keeping += usize::from(*kept == 0 && bytes > 0);
+            *kept += bytes;
+        }
     }
 
     /// Takes back what was charged.
     pub fn discharge(&mut self, id: AccountId, bytes: usize) {
-        let Some(account) = self.account_mut(id) else { return };
-        account.kept_bytes -= bytes;
-        let (host, is_last) = (account.host, account.kept_bytes == 0 && bytes > 0);
-        self.keeping -= usize::from(is_last);
-        self.hosts[host].kept_bytes -= bytes;
-        if is_last {
-            self.remove_if_done(id);
+        let Some(account) = find(&mut self.accounts, id) else { return };
+        let host = &mut self.hosts[account.host];
+        for (kept, keeping) in [&mut account.kept_bytes, &mut host.kept_bytes].into_iter().zip(&mut self.keeping) {
+            *kept -= bytes;
+            *keeping -= usize::from(*kept == 0 && bytes > 0);
         }
+        self.remove_if_done(id);
     }
 
     /// So many bytes are here of messages that have begun and have no memory set aside, instead of so many `before`.
@@ -152,10 +148,14 @@ impl Ledger {
         self.begun_bytes
     }
 
-    /// How many keep something.
-    pub fn keeping(&self) -> usize {
+    /// How many associations keep something, and how many hosts.
+    pub fn keeping(&self) -> [usize; 2] {
         self.keeping
     }
+}
+
+fn find(accounts: &mut Slab<Account>, id: AccountId) -> Option<&mut Account> {
+    accounts.get_mut(id.index as usize).filter(|account| account.generation == id.generation)
 }
 
 #[cfg(test)]
@@ -170,13 +170,13 @@ mod tests {
         let first = ledger.open(&PATHS[0]);
         ledger.charge(first, 100);
         ledger.close(first);
-        assert_eq!((ledger.kept_bytes(first), ledger.keeping()), ((100, 100), 1));
+        assert_eq!((ledger.kept_bytes(first), ledger.keeping()), ((100, 100), [1, 1]));
         ledger.discharge(first, 100);
         assert_eq!((ledger.accounts.len(), ledger.hosts.len(), ledger.by_path.len()), (0, 0, 0));
         let second = ledger.open(&PATHS[1]);
         ledger.charge(first, 100);
         ledger.discharge(first, 100);
-        assert_eq!((second.index, ledger.kept_bytes(second), ledger.keeping()), (first.index, (0, 0), 0));
+        assert_eq!((second.index, ledger.kept_bytes(second), ledger.keeping()), (first.index, (0, 0), [0, 0]));
     }
 
     #[test]
@@ -192,6 +192,6 @@ mod tests {
         assert_eq!((ledger.begun_bytes_of_host(other), ledger.begun_bytes_of_host(strange)), (7, 0));
         ledger.discharge(ended, 100);
         ledger.note_begun(other, 7, 0);
-        assert_eq!((ledger.kept_bytes(other), ledger.keeping(), ledger.begun_bytes()), ((10, 10), 1, 0));
+        assert_eq!((ledger.kept_bytes(other), ledger.keeping(), ledger.begun_bytes()), ((10, 10), [1, 1], 0));
     }
 }

@@ -34,8 +34,6 @@ const SHORT_SHARE: usize = 4;
 const LAST_SHARE: usize = 8;
 /// This share of that is for channels of which all was read: others of their associations may be full of what nobody reads.
 const FIRST_SHARE: usize = 4;
-/// All associations of a host, and those it had, keep no more than so many times what is left: half of the last memory is others'.
-const HOST_SHARE: usize = 15;
 /// Messages that have begun and have no memory set aside hold this share of the memory at most: they would keep each other from their ends.
 const BEGUN_SHARE: usize = 8;
 
@@ -44,6 +42,8 @@ const BEGUN_SHARE: usize = 8;
 pub struct Buffer {
     memory: Box<[u8]>,
     account: AccountId,
+    /// It [counts](Pool::count_as_begun) as of a message that has begun.
+    is_begun: bool,
     start: u32,
     end: u32,
 }
@@ -221,10 +221,11 @@ impl Pool {
         self.taken += 1;
         self.used_bytes += memory.len();
         self.ledger.charge(account, memory.len());
-        Buffer { memory, account, start: HEADROOM_BYTES as u32, end: HEADROOM_BYTES as u32 }
+        Buffer { memory, account, is_begun: false, start: HEADROOM_BYTES as u32, end: HEADROOM_BYTES as u32 }
     }
 
-    pub fn give(&mut self, buffer: Buffer) {
+    pub fn give(&mut self, mut buffer: Buffer) {
+        self.count_no_more(&mut buffer);
         self.in_use -= 1;
         self.used_bytes -= buffer.memory.len();
         self.ledger.discharge(buffer.account, buffer.memory.len());
@@ -295,14 +296,19 @@ impl Pool {
         self.available_bytes() >= self.last_bytes() + self.claimed_bytes + bytes
     }
 
-    /// Whether so much is of the account's part of what is for those who keep little: a piece of memory at least, while half of that is left.
+    /// Whether so much is of the account's part of what is for those who keep little. Hosts that do get equal parts of all that is left of it; of what is above half of it associations do, whatever their
+    /// hosts keep. A piece of memory at least, while there is more than that and, of the lower half, half of that.
     fn is_of_part(&self, account: AccountId, bytes: usize, apart_bytes: usize) -> bool {
-        let (all, (kept, kept_by_host)) = (self.last_bytes(), self.ledger.kept_bytes(account));
+        let all = self.last_bytes();
         let left = all.min(self.available_bytes());
-        let least = if left >= all / 2 { self.buffer_bytes } else { 0 };
-        let part = (left / (self.ledger.keeping() + 1)).max(least);
-        (kept + bytes).saturating_sub(apart_bytes) <= part
-            && (kept_by_host + bytes).saturating_sub(apart_bytes) <= HOST_SHARE * (self.available_bytes() - bytes)
+        let part = |left: usize, kept_back: usize, sharers: usize| {
+            let least = if left >= kept_back + self.buffer_bytes { self.buffer_bytes } else { 0 };
+            (left / (sharers + 1)).max(least)
+        };
+        let (kept, kept_by_host) = self.ledger.kept_bytes(account);
+        let [associations, hosts] = self.ledger.keeping();
+        (kept + bytes).saturating_sub(apart_bytes) <= part(left.saturating_sub(all / 2), 0, associations)
+            || (kept_by_host + bytes).saturating_sub(apart_bytes) <= part(left, all / 4, hosts)
     }
 
     /// Whether so much may come to a channel of which all was read, whatever else is kept: its reader waits for nothing else.
@@ -314,6 +320,24 @@ impl Pool {
     pub fn may_begin(&self, account: AccountId, bytes: usize) -> bool {
         let left = self.begun_limit().checked_sub(self.ledger.begun_bytes() + bytes);
         left.is_some_and(|left| self.ledger.begun_bytes_of_host(account) + bytes <= left)
+    }
+
+    /// What waits for a lost packet may be of a message that is not whole, like what is here of those that have begun in their order.
+    pub fn count_as_begun(&mut self, buffer: &mut Buffer) {
+        buffer.is_begun = true;
+        self.ledger.note_begun(buffer.account, 0, buffer.memory.len());
+    }
+
+    /// It does not wait any more.
+    pub fn count_no_more(&mut self, buffer: &mut Buffer) {
+        if std::mem::take(&mut buffer.is_begun) {
+            self.ledger.note_begun(buffer.account, buffer.memory.len(), 0);
+        }
+    }
+
+    /// So many buffers are here of a message that has begun and has no memory set aside, where `before` were.
+    pub fn keep_begun(&mut self, account: AccountId, before: usize, buffers: usize) {
+        self.ledger.note_begun(account, before * self.buffer_bytes, buffers * self.buffer_bytes);
     }
 
     fn begun_limit(&self) -> usize {

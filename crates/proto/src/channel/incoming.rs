@@ -94,7 +94,7 @@ pub struct Incoming {
     /// Buffers of it that nothing has come into yet.
     set_aside: u32,
     /// What stands in the pool's account for a message that has begun and has none.
-    begun_bytes: u32,
+    begun_buffers: u32,
     /// Stands in line for such memory.
     pub reserving: bool,
     /// The first message, of which a reader has the beginning: nobody else can read.
@@ -122,7 +122,7 @@ impl Incoming {
             reserved_until: 0,
             has_reservation: false,
             set_aside: 0,
-            begun_bytes: 0,
+            begun_buffers: 0,
             reserving: false,
             taken: None,
             fin: None,
@@ -255,6 +255,7 @@ impl Incoming {
                 return Err(refused);
             }
         };
+        pool.count_no_more(&mut buffer);
         if self.must_keep(mode, buffer.bytes())
             && let Some(rest) = self.share(mode, flags, buffer.bytes(), pool)
         {
@@ -347,6 +348,10 @@ impl Incoming {
 
     /// What so many bytes do that go on with the message at hand: behind its end others of its length follow, and the last of them ends where the bytes do if that is said.
     fn go_on(&self, bytes: u64, ends: bool, longest: u64) -> Result<Step, Refused> {
+        if bytes == 0 {
+            // It would count against the credit, and the message came no further.
+            return Err(Refused::Violation);
+        }
         let Some(behind) = bytes.checked_sub(self.unfinished_bytes) else {
             let rest = Step { unfinished_bytes: self.unfinished_bytes - bytes, ..Step::default() };
             return if ends { Err(Refused::Violation) } else { Ok(rest) };
@@ -378,12 +383,7 @@ impl Incoming {
         out: &mut [u8],
         pool: &mut Pool,
     ) -> Option<usize> {
-        let fits = self.unread_bytes() + payload.len() as u64 <= out.len() as u64;
-        let is_next = match mode {
-            Mode::Stream => !payload.is_empty(),
-            Mode::Messages => self.queue.is_empty() && self.taken.is_none() && is_whole(flags),
-        };
-        if !is_next || !fits || self.check(mode, flags, payload, longest).is_err() {
+        if !self.lands(mode, flags, payload, out.len()) || self.check(mode, flags, payload, longest).is_err() {
             return None;
         }
         let before = if self.queue.is_empty() { 0 } else { self.read(out, pool) };
@@ -393,6 +393,15 @@ impl Incoming {
         (self.offset, self.consumed) = (self.offset + credit_bytes, self.consumed + credit_bytes);
         self.keep_accounts(pool);
         Some(count)
+    }
+
+    /// Whether a payload has room behind what is here, in memory of a reader who waits, and so needs none of the pool's.
+    pub fn lands(&self, mode: Mode, flags: Flags, payload: &[u8], room: usize) -> bool {
+        let is_next = match mode {
+            Mode::Stream => !payload.is_empty(),
+            Mode::Messages => self.queue.is_empty() && self.taken.is_none() && is_whole(flags),
+        };
+        is_next && self.unread_bytes() + payload.len() as u64 <= room as u64
     }
 
     /// The message that has begun will not come to its end: nobody can read what is here of it.

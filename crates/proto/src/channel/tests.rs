@@ -124,7 +124,7 @@ impl Ends {
         while self.read(false) {}
         assert!(self.unread.is_empty(), "{} messages are lost", self.unread.len());
         assert_eq!((self.incoming.unread_bytes(), self.tx.in_use(), self.rx.in_use()), (0, 0, 0));
-        assert_eq!((self.rx.ledger.keeping(), self.rx.ledger.begun_bytes()), (0, 0));
+        assert_eq!((self.rx.ledger.keeping(), self.rx.ledger.begun_bytes()), ([0, 0], 0));
     }
 }
 

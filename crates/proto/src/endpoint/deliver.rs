@@ -4,6 +4,7 @@ use ropeway_wire::{
     AbortFields, ErrorCode, Extent, FinFields, Flags, Header, Malformed, Mode, OpenFields, Packet, Type,
 };
 
+use super::keeping::may_be_part;
 use super::{Endpoint, Event, Landing};
 use crate::channel::{ChannelId, Opening, Refused};
 use crate::pool::Buffer;
@@ -72,7 +73,11 @@ impl Endpoint {
 
     fn hold(&mut self, index: u32, number: u64, previous: u64, header: &Header, payload: &[u8]) {
         let account = self.account_of(index);
-        let buffer = self.rx_pool.copy(payload, account);
+        let mut buffer = self.rx_pool.copy(payload, account);
+        let at = self.associations[index as usize].channel(header.channel);
+        if may_be_part(header, at.map(|at| &*self.channels[at as usize])) {
+            self.rx_pool.count_as_begun(&mut buffer);
+        }
         let held = Held { kind: header.kind, flags: header.flags, channel: header.channel, payload: buffer };
         if let Err(held) = self.associations[index as usize].received.hold(number, previous, held) {
             self.rx_pool.give(held.payload);
@@ -192,12 +197,14 @@ impl Endpoint {
     /// Credit for more, or for the message at hand, where the window alone would not let it come.
     pub(super) fn let_come(&mut self, at: u32) {
         let window = self.receive_window();
-        let channel = &mut self.channels[at as usize];
-        if channel.incoming.is_longer_than(window) {
+        let channel = &self.channels[at as usize];
+        let goes_beyond = || channel.incoming.lacks_memory() && !self.rx_pool.may_begin(channel.incoming.account(), 0);
+        if channel.incoming.is_longer_than(window) || goes_beyond() {
             self.reserve_or_wait(at);
-        } else if channel.incoming.raise_limit(window, &mut self.rx_pool)
-            || channel.incoming.raise_for_message(window, &mut self.rx_pool)
-        {
+            return;
+        }
+        let incoming = &mut self.channels[at as usize].incoming;
+        if incoming.raise_limit(window, &mut self.rx_pool) || incoming.raise_for_message(window, &mut self.rx_pool) {
             self.say_credit(at);
         }
     }

@@ -354,7 +354,7 @@ impl Endpoint {
         let header = &packet.header;
         // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
         let previous = self.must_wait(index, number, header);
-        if !self.find_memory(index, previous, packet) {
+        if !self.find_memory(index, previous, packet, landing.as_ref()) {
             self.counters.dropped_memory += 1;
             self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), now);
             return;

@@ -1,8 +1,8 @@
 //! Whether there is memory for a numbered packet (docs/protocol.md 5, docs/decisions/0031): what cannot be kept has not arrived. Where it comes from is in `crate::pool`, and what is set aside of it in `reserving`.
 
-use ropeway_wire::{Content, Flags, Header, OpenFields, Packet, Type};
+use ropeway_wire::{Content, Flags, Header, Mode, OpenFields, Packet, Type};
 
-use super::Endpoint;
+use super::{Endpoint, Landing};
 use crate::association::MOST_REFUSALS;
 use crate::channel::Channel;
 use crate::ledger::AccountId;
@@ -12,27 +12,34 @@ const HELD_SHARE: usize = 4;
 
 impl Endpoint {
     /// Whether a packet can be kept, or refused, if it is taken now. Memory may be set aside for the message that it is of, or that waits for some from now on.
-    pub(super) fn find_memory(&mut self, index: u32, previous: Option<u64>, packet: &Packet<'_>) -> bool {
-        let header = &packet.header;
-        let account = self.account_of(index);
+    pub(super) fn find_memory(
+        &mut self,
+        index: u32,
+        previous: Option<u64>,
+        packet: &Packet<'_>,
+        landing: Option<&Landing<'_>>,
+    ) -> bool {
+        let (header, is_next, account) = (&packet.header, previous.is_none(), self.account_of(index));
         let association = &self.associations[index as usize];
         let at = association.channel(header.channel);
         let channel = at.map(|at| &*self.channels[at as usize]);
-        if previous.is_none() && takes_none(header.kind, channel) {
-            return true;
-        }
-        if header.kind == Type::Open && association.refusals.len() >= MOST_REFUSALS {
+        if header.kind == Type::Open && channel.is_none() && association.refusals.len() >= MOST_REFUSALS {
             return false;
         }
-        if previous.is_none() && channel.is_some_and(|channel| channel.incoming.has_set_aside()) {
+        if is_next && (takes_none(header.kind, channel) || channel.is_some_and(|at| at.incoming.has_set_aside())) {
             return true;
         }
-        let bytes = self.most_taken(previous, header);
-        let held_bytes = association.received.held_bytes();
+        if is_next && at.is_some_and(|at| landing.is_some_and(|landing| self.lands(at, packet, landing))) {
+            return true;
+        }
+        let (bytes, held_bytes) = (self.most_taken(previous, header), association.received.held_bytes());
+        if bytes == 0 {
+            return true;
+        }
         // What waits for a lost packet has used up no credit yet, so it has a bound of its own; a part of what is free, so that the lost packet always
         // finds memory when it comes.
         let share = (self.config.receive_buffer_bytes as usize).min(self.rx_pool.available_bytes() / HELD_SHARE);
-        if self.rx_pool.is_exhausted() || previous.is_some() && held_bytes + bytes > share {
+        if self.rx_pool.is_exhausted() || !is_next && held_bytes + bytes > share {
             return false;
         }
         if self.rx_pool.is_for_all() {
@@ -43,16 +50,23 @@ impl Endpoint {
         if !is_accepted && self.rx_pool.is_short() {
             return false;
         }
-        let is_next = previous.is_none();
+        let begun = if is_next { Begun::of(packet, channel) } else { Begun::by_waiting(header, channel) };
+        // All of a message that would go beyond what may have begun, which gets memory as soon as its beginning is here.
+        let all_bytes = bytes + self.bytes_for(begun.missing_bytes);
+        let is_bounded = !begun.is_some || self.rx_pool.may_begin(account, self.rx_pool.buffer_bytes());
+        let begins = begun.missing_bytes > 0;
+        let wanted_bytes = if is_bounded { bytes } else { all_bytes };
         let lacks_memory = channel.is_some_and(|channel| channel.incoming.lacks_memory());
-        let is_first = is_next && !lacks_memory && channel.is_some_and(Channel::is_hungry);
-        if is_first && self.rx_pool.may_have_first(bytes) {
-            return true;
+        if is_next && !lacks_memory && channel.is_some_and(Channel::is_hungry) {
+            let may_have =
+                if is_bounded { self.rx_pool.may_have_first(bytes) } else { begins && self.may_have_first(all_bytes) };
+            if may_have {
+                return true;
+            }
         }
         // What waits for a lost packet does not keep that one away.
         let apart_bytes = if is_next { held_bytes } else { 0 };
-        let may_begin = !is_next || self.rx_pool.may_begin(account, begun_bytes(packet));
-        if may_begin && self.rx_pool.may_have(account, bytes, apart_bytes) {
+        if (is_bounded || begins) && self.rx_pool.may_have(account, wanted_bytes, apart_bytes) {
             return true;
         }
         // Whoever else has begun a message may need the same memory for its end, and none of it is free before one of them is read.
@@ -82,13 +96,46 @@ impl Endpoint {
     }
 }
 
-/// So much a packet adds at most to what is here of a message that is not whole.
-fn begun_bytes(packet: &Packet<'_>) -> usize {
-    match Content::parse(packet.header.flags, packet.payload) {
-        Ok(Content::First { bytes, .. } | Content::Bytes(bytes)) => bytes.len(),
-        Ok(Content::Records(records)) => records.beginning().map_or(0, |beginning| beginning.bytes.len()),
-        _ => 0,
+/// What a packet adds to what is here of messages that are not whole.
+#[derive(Debug, Default)]
+struct Begun {
+    is_some: bool,
+    /// What is missing of a message that it begins.
+    missing_bytes: u64,
+}
+
+impl Begun {
+    /// By a packet in its order.
+    fn of(packet: &Packet<'_>, channel: Option<&Channel>) -> Begun {
+        let begins = |bytes: &[u8], length: u64| Begun {
+            is_some: true,
+            missing_bytes: length.saturating_sub(bytes.len() as u64),
+        };
+        let payload = match channel {
+            Some(channel) if channel.mode == Mode::Stream => return Begun::default(),
+            Some(_) => packet.payload,
+            None => OpenFields::parse(packet.payload).map_or(&[][..], |fields| fields.early),
+        };
+        match Content::parse(packet.header.flags, payload) {
+            Ok(Content::First { length, bytes }) => begins(bytes, length.into()),
+            Ok(Content::Records(records)) => records
+                .beginning()
+                .map_or_else(Begun::default, |beginning| begins(beginning.bytes, beginning.length.into())),
+            Ok(Content::Bytes(_)) => Begun { is_some: channel.is_some(), missing_bytes: 0 },
+            _ => Begun::default(),
+        }
     }
+
+    /// By one that waits for a lost packet: what that is of is known when it has come.
+    fn by_waiting(header: &Header, channel: Option<&Channel>) -> Begun {
+        Begun { is_some: may_be_part(header, channel), missing_bytes: 0 }
+    }
+}
+
+/// Whether a packet may be of a message that is not whole and has no memory set aside.
+pub(super) fn may_be_part(header: &Header, channel: Option<&Channel>) -> bool {
+    let is_free = |channel: &Channel| channel.mode == Mode::Stream || channel.incoming.is_reserved();
+    header.kind == Type::Data && !channel.is_some_and(is_free) && !header.flags.contains(Flags::FIRST | Flags::LAST)
 }
 
 /// Whether a packet of this type takes no memory in its turn: it ends its channel, or nobody reads that any more.

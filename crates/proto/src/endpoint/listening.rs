@@ -139,9 +139,14 @@ impl Endpoint {
         channel.queued_in = None;
         let has_news =
             channel.failed.is_some() || channel.incoming.is_finished() || channel.incoming.is_readable(channel.mode);
+        let may_wait = !channel.detached && channel.failed.is_none() && channel.incoming.is_unfinished();
         self.counters.channels_accepted += 1;
         if has_news {
             self.announce_channel(index);
+        }
+        if may_wait {
+            // Nobody stands in line for memory before.
+            self.let_come(index);
         }
         Ok(id)
     }

@@ -18,7 +18,7 @@ pub(super) const LEAST_SHARE: u64 = 64;
 /// So many more buffers are set aside than what is missing of a message fills: what brings its end is not divided.
 const LEAST_SPARE: usize = 2;
 
-/// A message claims what becomes free if its association keeps no more with it than so many eighths of the memory: the longest message is half of it, and who keeps much has to read first.
+/// A message claims what becomes free if its host keeps no more with it than so many eighths of the memory: the longest message is half of it, and who keeps much has to read first.
 const MOST_CLAIMED: usize = 5;
 
 /// How many of those in line are looked at.
@@ -53,59 +53,66 @@ impl Reserved {
 }
 
 impl Endpoint {
-    /// Sets memory aside for all that the message at hand lacks; if there is none for it, it waits in line. Says whether it has some.
+    /// Sets memory aside for all that the message at hand lacks; if there is none for it, it waits in line, unless nobody has accepted its channel. Says whether it has some.
     pub(super) fn reserve_or_wait(&mut self, at: u32) -> bool {
         let claims = self.claimant == Some(at);
         if claims {
             self.end_claim();
         }
-        if self.may_reserve(at) {
-            self.leave_line(at);
-            self.reserve(at);
+        if self.reserve_if_free(at) {
             if claims {
                 self.serve_line();
             }
             return true;
         }
         let channel = &mut self.channels[at as usize];
-        if !std::mem::replace(&mut channel.incoming.reserving, true) {
-            let index = channel.association;
-            let waiting = &mut self.associations[index as usize].shortage.get_or_insert_default().waiting;
-            waiting.push_back(at);
-            if waiting.len() == 1 {
-                self.line.push_back(index);
+        if channel.queued_in.is_none() {
+            if !std::mem::replace(&mut channel.incoming.reserving, true) {
+                let index = channel.association;
+                let waiting = &mut self.associations[index as usize].shortage.get_or_insert_default().waiting;
+                waiting.push_back(at);
+                if waiting.len() == 1 {
+                    self.line.push_back(index);
+                }
             }
+            self.claim(at);
         }
-        self.claim(at);
         false
     }
 
-    /// Whether there is memory for all that the message at hand lacks: on a channel that nobody has accepted, of what is for all.
-    fn may_reserve(&self, at: u32) -> bool {
-        let (channel, bytes) = (&self.channels[at as usize], self.needed_bytes(at));
-        match channel.queued_in {
+    /// Sets memory aside for all that the message at hand lacks, if there is some: on a channel that nobody has accepted, of what is for all.
+    fn reserve_if_free(&mut self, at: u32) -> bool {
+        let channel = &self.channels[at as usize];
+        let (account, buffers) = (channel.incoming.account(), self.buffers_for(channel.incoming.unfinished_bytes()));
+        let bytes = buffers * self.rx_pool.buffer_bytes();
+        let is_free = match channel.queued_in {
             Some(_) => self.rx_pool.is_left_for_all(bytes),
-            None => {
-                self.rx_pool.may_have(channel.incoming.account(), bytes, 0)
-                    || self.claimant.is_none() && channel.is_hungry() && self.rx_pool.may_have_first(bytes)
-            }
+            None => self.rx_pool.may_have(account, bytes, 0) || channel.is_hungry() && self.may_have_first(bytes),
+        };
+        if !is_free {
+            return false;
         }
-    }
-
-    fn reserve(&mut self, at: u32) {
-        let buffers = self.buffers_needed(at);
+        self.leave_line(at);
         let incoming = &mut self.channels[at as usize].incoming;
-        incoming.reserve(buffers, &mut self.rx_pool);
+        let is_raised = incoming.reserve(buffers, &mut self.rx_pool);
         self.reserved.insert(at, Reserved::new(incoming.lacking_bytes()));
-        self.say_credit(at);
+        if is_raised {
+            self.say_credit(at);
+        }
+        true
     }
 
-    /// What becomes free is kept for this message, if nobody before it claims it: otherwise those who go on, and shorter ones, would take it piece by piece.
+    /// Whether all of a message may come to a channel of which all was read: nobody waits for more than is free.
+    pub(super) fn may_have_first(&self, bytes: usize) -> bool {
+        self.claimant.is_none() && self.rx_pool.may_have_first(bytes)
+    }
+
+    /// What becomes free is kept for this message, if no other claims it: otherwise those who go on, and shorter ones, would take it piece by piece.
     fn claim(&mut self, at: u32) {
-        let (channel, bytes) = (&self.channels[at as usize], self.needed_bytes(at));
-        let account = channel.incoming.account();
-        let (kept, _) = self.rx_pool.ledger.kept_bytes(account);
-        let deserves = kept + bytes <= self.rx_pool.limit_bytes() / 8 * MOST_CLAIMED && channel.queued_in.is_none();
+        let incoming = &self.channels[at as usize].incoming;
+        let bytes = self.bytes_for(incoming.unfinished_bytes());
+        let (_, kept_by_host) = self.rx_pool.ledger.kept_bytes(incoming.account());
+        let deserves = kept_by_host + bytes <= self.rx_pool.limit_bytes() / 8 * MOST_CLAIMED;
         if deserves && self.claimant.is_none() {
             (self.claimant, self.rx_pool.claimed_bytes) = (Some(at), bytes);
         }
@@ -115,26 +122,29 @@ impl Endpoint {
         (self.claimant, self.rx_pool.claimed_bytes) = (None, 0);
     }
 
-    /// Lets messages come that wait in line and for which there is memory: one of each association after the other.
+    /// Lets messages come that wait in line and for which there is memory: first the one that claims it, then one of each association after the other.
     pub(super) fn serve_line(&mut self) {
         self.serve(Looks::FEW);
     }
 
     fn serve(&mut self, looks: Looks) {
-        // The first one that has to wait claims it anew.
-        self.end_claim();
+        if let Some(at) = self.claimant {
+            self.end_claim();
+            self.serve_channel(at);
+        }
         let mut place = 0;
         for _ in 0..looks.associations {
             let Some(&index) = self.line.get(place) else { return };
             let is_served = self.serve_one_of(index, looks.messages);
-            let is_empty = !self.associations[index as usize].waits_for_memory();
-            if is_served || is_empty {
-                self.line.remove(place);
-            } else {
-                place += 1;
+            if self.line.get(place) != Some(&index) {
+                continue;
             }
-            if is_served && !is_empty {
-                self.line.push_back(index);
+            match is_served {
+                true => {
+                    self.line.remove(place);
+                    self.line.push_back(index);
+                }
+                false => place += 1,
             }
         }
     }
@@ -145,47 +155,54 @@ impl Endpoint {
         for _ in 0..most {
             let waiting = self.associations[index as usize].shortage.as_deref().map(|shortage| &shortage.waiting);
             let Some(&at) = waiting.and_then(|waiting| waiting.get(place)) else { return false };
-            let is_whole = !self.channels[at as usize].incoming.is_unfinished();
-            if !is_whole && !self.may_reserve(at) {
-                self.claim(at);
-                place += 1;
-                continue;
-            }
-            self.channels[at as usize].incoming.reserving = false;
-            self.associations[index as usize].shortage.get_or_insert_default().waiting.remove(place);
-            if !is_whole {
-                self.reserve(at);
+            if self.serve_channel(at) {
                 return true;
             }
+            place += usize::from(self.channels[at as usize].incoming.reserving);
         }
         false
+    }
+
+    /// Lets the message come that waits on this channel, if there is memory for it, or lets it claim that.
+    fn serve_channel(&mut self, at: u32) -> bool {
+        if !self.channels[at as usize].incoming.is_unfinished() {
+            self.leave_line(at);
+            return false;
+        }
+        let is_served = self.reserve_if_free(at);
+        if !is_served {
+            self.claim(at);
+        }
+        is_served
     }
 
     /// A channel does not wait for memory any more.
     fn leave_line(&mut self, at: u32) {
         let channel = &mut self.channels[at as usize];
-        if !std::mem::take(&mut channel.incoming.reserving) {
+        let (is_waiting, index) = (std::mem::take(&mut channel.incoming.reserving), channel.association);
+        if !is_waiting {
             return;
         }
-        let index = channel.association;
         let association = &mut self.associations[index as usize];
         association.shortage.get_or_insert_default().waiting.retain(|&waiting| waiting != at);
         if !association.waits_for_memory() {
             self.line.retain(|&waiting| waiting != index);
         }
+        if self.claimant == Some(at) {
+            self.end_claim();
+        }
     }
 
-    /// Buffers that what is missing of the message at hand will take, in packets of whatever size.
-    fn buffers_needed(&self, at: u32) -> usize {
+    /// Buffers that so much of a message takes at most, in packets of whatever size.
+    fn buffers_for(&self, bytes: u64) -> usize {
         let room = self.rx_pool.payload_bytes();
         let held_bytes = (room - room / UNUSED_SHARE) as u64;
-        let buffers = self.channels[at as usize].incoming.unfinished_bytes().div_ceil(held_bytes) as usize;
         // More than that is never free for it.
-        (buffers + LEAST_SPARE).min(self.rx_pool.limit_packets() * 3 / 4)
+        (bytes.div_ceil(held_bytes) as usize + LEAST_SPARE).min(self.rx_pool.limit_packets() * 3 / 4)
     }
 
-    fn needed_bytes(&self, at: u32) -> usize {
-        self.buffers_needed(at) * self.rx_pool.buffer_bytes()
+    pub(super) fn bytes_for(&self, bytes: u64) -> usize {
+        self.buffers_for(bytes) * self.rx_pool.buffer_bytes()
     }
 
     /// A channel wants no memory for a message any more: what it has of it goes to the next in line, and so does what it kept.
@@ -204,7 +221,9 @@ impl Endpoint {
         }
         for at in association.channels.indices() {
             let incoming = &mut self.channels[at as usize].incoming;
-            incoming.reserving = false;
+            if std::mem::take(&mut incoming.reserving) && self.claimant == Some(at) {
+                (self.claimant, self.rx_pool.claimed_bytes) = (None, 0);
+            }
             if incoming.end_reservation(&mut self.rx_pool) {
                 self.reserved.remove(&at);
             }
@@ -429,6 +448,6 @@ mod tests {
         let pool = &two.ends[1].rx_pool;
         assert_eq!((two.reserved(), two.ends[1].sizes().0, pool.set_aside), ((vec![], vec![]), 0, 0));
         // What is unread is its host's still.
-        assert_eq!((pool.ledger.keeping(), pool.claimed_bytes), (1, 0));
+        assert_eq!((pool.ledger.keeping(), pool.claimed_bytes), ([1, 1], 0));
     }
 }

@@ -6,7 +6,7 @@
 use ropeway_wire::{Flags, Header, Mode, Packet, SHORT_HEADER_BYTES, Type};
 
 use super::{Endpoint, Path};
-use crate::channel::ChannelId;
+use crate::channel::{Channel, ChannelId};
 use crate::pool::SHORT_SAVES_BYTES;
 use crate::time::Time;
 
@@ -44,6 +44,14 @@ impl<'a> Landing<'a> {
     #[must_use]
     pub fn new(channel: ChannelId, out: &'a mut [u8]) -> Landing<'a> {
         Landing { channel, out, filled: None }
+    }
+
+    /// Whether its reader waits for what comes on this channel.
+    fn is_for(&self, at: u32, channel: &Channel) -> bool {
+        let is_waited_for = self.channel == ChannelId { index: at, generation: channel.generation };
+        // One message is all that its reader wants.
+        let has_all = channel.mode == Mode::Messages && self.filled.is_some();
+        is_waited_for && !has_all && !channel.reading_stopped
     }
 
     /// So many bytes have been read, from the beginning of the memory on. `None`: nothing has landed; a message may be empty.
@@ -150,14 +158,19 @@ impl Endpoint {
         self.take_payload(at, Flags::NONE, payload, landing);
     }
 
+    /// Whether a packet in its order goes straight to the reader who waits for it.
+    pub(super) fn lands(&self, at: u32, packet: &Packet<'_>, landing: &Landing<'_>) -> bool {
+        let channel = &self.channels[at as usize];
+        let room = landing.out.len() - landing.filled.unwrap_or(0);
+        let has_room = channel.incoming.lands(channel.mode, packet.header.flags, packet.payload, room);
+        packet.header.kind == Type::Data && has_room && landing.is_for(at, channel)
+    }
+
     /// Gives a payload to the reader who waits for it, behind what has arrived before. `false`: not this one.
     pub(super) fn land(&mut self, at: u32, flags: Flags, payload: &[u8], landing: &mut Landing<'_>) -> bool {
         let longest = self.longest_to(at);
         let channel = &mut self.channels[at as usize];
-        let is_waited_for = landing.channel == ChannelId { index: at, generation: channel.generation };
-        // One message is all that its reader wants.
-        let has_all = channel.mode == Mode::Messages && landing.filled.is_some();
-        if !is_waited_for || has_all || channel.reading_stopped {
+        if !landing.is_for(at, channel) {
             return false;
         }
         let filled = landing.filled.unwrap_or(0);

@@ -3,6 +3,7 @@
 
 mod world;
 
+mod accounts;
 mod answers;
 mod asking;
 mod claims;

@@ -32,13 +32,14 @@ impl Incoming {
 
     /// What is here of a message without memory for the rest counts until it has some, or is whole.
     pub(super) fn keep_begun(&mut self, pool: &mut Pool) {
-        let bytes = match self.lacks_memory() {
-            true => (self.message_bytes - self.unfinished_bytes) as u32,
+        let buffers = match self.lacks_memory() {
+            // The packet that begins it may bring nothing but its length.
+            true => (self.message_bytes - self.unfinished_bytes).div_ceil(pool.payload_bytes() as u64).max(1) as u32,
             false => 0,
         };
-        let before = std::mem::replace(&mut self.begun_bytes, bytes);
-        if bytes != before {
-            pool.ledger.note_begun(self.account, before as usize, bytes as usize);
+        let before = std::mem::replace(&mut self.begun_buffers, buffers);
+        if buffers != before {
+            pool.keep_begun(self.account, before as usize, buffers as usize);
         }
     }
 
@@ -84,11 +85,13 @@ impl Incoming {
         worth
     }
 
-    /// Lets the message at hand come as a whole, in so many buffers that are set aside.
-    pub fn reserve(&mut self, buffers: usize, pool: &mut Pool) {
+    /// Lets the message at hand come as a whole, in so many buffers that are set aside. Says whether the limit is another one by that.
+    pub fn reserve(&mut self, buffers: usize, pool: &mut Pool) -> bool {
         (self.reserved_until, self.has_reservation) = (self.message_end, true);
         self.keep_set_aside(buffers as u32, pool);
+        let before = self.limit;
         self.promise(self.wanted, pool);
+        self.limit > before
     }
 
     /// What comes next is of a message that memory was set aside for.

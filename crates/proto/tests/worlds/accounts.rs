@@ -1,0 +1,176 @@
+//! Who may have how much of the receive memory (docs/decisions/0031): exact accounts of associations and hosts, and messages that do not keep each other from their ends.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::crowded::{MEMORY_BYTES, messages, unread, world_of};
+use crate::world::*;
+use ropeway_proto::{Config, ErrorCode, Mode};
+use ropeway_wire::{Flags, Packet, Type};
+
+#[test]
+fn however_many_messages_have_begun_others_find_memory_that_is_free() {
+    let config = Config { receive_memory_bytes: 16 * MEMORY_BYTES, ..Config::default() };
+    let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let mut flows = [(); 30].map(|()| {
+        let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
+        Flow { slow: true, ..Flow::messages((1, client), (0, server), 60_000, 4) }
+    });
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(flows.iter().all(|flow| flow.sent == flow.total));
+    assert_eq!(world.hosts[0].counters().dropped_memory, 0);
+    flows.iter_mut().for_each(|flow| flow.slow = false);
+    carry(&mut world, &mut flows, S);
+}
+
+#[test]
+fn who_is_read_goes_on_however_much_is_unread_of_its_own_association() {
+    for others in [2, 6] {
+        let mut world = world_of(others + 2);
+        let stream = open(&mut world, 1, 0, 8, Mode::Stream);
+        let messages = open(&mut world, 1, 0, 7, Mode::Messages);
+        let mut flows = unread(&mut world, 1..others + 1, 0, 60);
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+        let read = [
+            Flow::stream((1, stream.0), (0, stream.1), 100_000),
+            Flow::messages((1, messages.0), (0, messages.1), 10_000, 5),
+        ];
+        let unread = flows.len();
+        flows.extend(read);
+        let arrives = carry_until(&mut world, &mut flows, 10 * S, |_, flows| flows[unread..].iter().all(Flow::is_done));
+        assert!(arrives, "{others}: {:?} {:?}", &flows[unread..], world.hosts[0].counters());
+    }
+}
+
+#[test]
+fn who_comes_again_and_again_has_what_is_unread_of_before() {
+    let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
+    let mut world = world_of(4);
+    let (client, server) = open(&mut world, 1, 0, 7, Mode::Stream);
+    let send = |world: &mut World| {
+        for _ in 0..20 {
+            let sender = try_connect(world, 2, 0, 8).unwrap();
+            let now = world.time();
+            let _ = world.hosts[2].send(now, sender, &[7; 30_000]);
+            pass(world, 2 * MS);
+            let _ = world.hosts[0].accept(8);
+        }
+    };
+    open(&mut world, 2, 0, 8, Mode::Stream);
+    // Its next packets would be more than its part of what such a host leaves, were that divided among all that it had.
+    let slow = Flow { slow: true, ..Flow::stream((1, client), (0, server), 4_000) };
+    carry_until(&mut world, &mut [slow], 100 * MS, |_, _| false);
+    let other = open(&mut world, 1, 0, 8, Mode::Stream);
+    for seed in 10..90 {
+        send(&mut world);
+        let now = world.time();
+        world.hosts[2].close_all(now);
+        pass(&mut world, 5 * MS);
+        world.hosts[2] = endpoint(2, &config, seed);
+    }
+    assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+    let before = world.hosts[0].buffers_in_use().1;
+    assert!(before < MEMORY_BYTES as usize * 15 / 16 / 1500, "{before} buffers: half of the last eighth is left");
+    // What comes to who has nothing unread.
+    let newcomer = open(&mut world, 3, 0, 8, Mode::Stream);
+    stream(&mut world, (3, newcomer.0), (0, newcomer.1), 10_000, S);
+    stream(&mut world, (1, other.0), (0, other.1), 10_000, S);
+}
+
+#[test]
+fn an_empty_packet_within_a_message_is_no_way_out_of_what_it_has() {
+    let mut world = world_of(3);
+    let (client, server) = open(&mut world, 1, 0, 8, Mode::Stream);
+    let mut speaker = Speaker::new(&mut world, 2, 1, Mode::Messages);
+    let first = [&300_000u32.to_be_bytes()[..], &[7; 1000]].concat();
+    speaker.say(&mut world, 0, 0, (Type::Data, Flags::FIRST), &first);
+    pass(&mut world, MS);
+    assert!(world.hosts[0].promised_bytes() > 250_000, "it has memory");
+    speaker.say(&mut world, 0, 0, (Type::Data, Flags::NONE), &[]);
+    pass(&mut world, MS);
+    assert_eq!(world.hosts[0].readiness(speaker.readers[0]).unwrap().failed, Some(ErrorCode::Protocol));
+    assert_eq!((world.hosts[0].promised_bytes(), world.hosts[0].buffers_in_use().1), (0, 0));
+    stream(&mut world, (1, client), (0, server), 100_000, S);
+}
+
+#[test]
+fn messages_that_have_begun_keep_no_others_from_connecting_and_no_streams_from_going_on() {
+    let mut world = world_of(3);
+    let (client, server) = open(&mut world, 1, 0, 8, Mode::Stream);
+    // So many packets of each message come.
+    let mut places = BTreeMap::new();
+    world.filter = Some(Box::new(move |_, from, _, bytes| {
+        let header = Packet::parse(bytes).unwrap().header;
+        if header.kind != Type::Data || header.flags.intersects(Flags::RECORDS) || from != 1 {
+            return true;
+        }
+        let next = places.len();
+        let place = places.entry(header.channel).or_insert((next, header.number));
+        header.number.wrapping_sub(place.1) < if place.0 < 4 { 14 } else { 1 }
+    }));
+    let mut begun = messages(&mut world, (0..12).map(|_| 1), false);
+    carry_until(&mut world, &mut begun, S, |_, _| false);
+    world.filter = None;
+    stream(&mut world, (1, client), (0, server), 10_000, S);
+    let (client, server) = open(&mut world, 1, 0, 8, Mode::Stream);
+    stream(&mut world, (1, client), (0, server), 10_000, S);
+}
+
+#[test]
+fn who_keeps_much_and_whose_other_association_begins_a_message_claims_nothing() {
+    let mut world = world_of(4);
+    let (client, server) = open(&mut world, 1, 0, 8, Mode::Stream);
+    let mut flows = unread(&mut world, 2..3, 0, 14);
+    flows.iter_mut().for_each(|flow| flow.total = 30_000);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    let used = world.hosts[0].buffers_in_use().1;
+    assert!((270..400).contains(&used), "{used} buffers");
+    // Another association of that host.
+    let now = world.time();
+    world.hosts[2].close_all(now);
+    pass(&mut world, 5 * MS);
+    let config = Config { receive_memory_bytes: MEMORY_BYTES, ..Config::default() };
+    world.hosts[2] = endpoint(2, &config, 2);
+    let (sender, receiver) = open(&mut world, 2, 0, 7, Mode::Messages);
+    let mut message = [Flow::messages((2, sender), (0, receiver), 500_000, 1)];
+    carry_until(&mut world, &mut message, 100 * MS, |_, _| false);
+    // A slow reader of another host keeps more than a part.
+    let mut slow = [Flow { slow: true, ..Flow::stream((1, client), (0, server), 1 << 20) }];
+    carry_until(&mut world, &mut slow, 100 * MS, |_, _| false);
+    let before = world.hosts[0].buffers_in_use().1;
+    assert!(before > used + 15, "{before} after {used}");
+}
+
+#[test]
+fn channels_that_nobody_has_accepted_do_not_stand_before_others_in_line() {
+    let mut world = world_of(12);
+    let taken = Rc::new(Cell::new(0));
+    // Messages longer than the window on channels that wait to be accepted, of more associations than are looked at at once.
+    world.hosts[0].listen(9, Mode::Messages, 64).unwrap();
+    let (client, server) = open(&mut world, 11, 0, 7, Mode::Messages);
+    let (reader, read) = open(&mut world, 10, 0, 8, Mode::Stream);
+    let mut flows = unread(&mut world, 9..10, 0, 14);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    for host in 1..9 {
+        for _ in 0..4 {
+            let now = world.clock(host);
+            let channel = world.hosts[host].connect(now, &path(0), 9, Mode::Messages).unwrap();
+            pass(&mut world, MS);
+            let now = world.clock(host);
+            let _ = world.hosts[host].send(now, channel, &[7; 400_000]);
+            pass(&mut world, MS);
+            taken.set(taken.get() + 1);
+        }
+    }
+    let mut long = [Flow::messages((11, client), (0, server), 450_000, 1)];
+    carry_until(&mut world, &mut long, 50 * MS, |_, _| false);
+    assert!(!long[0].is_done(), "there is too little memory");
+    // Others go on, and what is read of the first comes to the one that waits.
+    flows.iter_mut().for_each(|flow| (flow.slow, flow.total) = (false, flow.sent));
+    flows.extend(long);
+    flows.push(Flow::stream((10, reader), (0, read), 1 << 20));
+    let arrives = carry_until(&mut world, &mut flows, 2 * S, |_, flows| flows.iter().all(Flow::is_done));
+    assert!(arrives, "{:?}", world.hosts[0].counters());
+}
