@@ -49,6 +49,7 @@ semantics! {
         partial_read,
         many_sends_one_read,
         every_size,
+        short_messages_go_whole,
         partial_write: ShmAndTcp calm,
         blocking_write_of_more_than_fits: ShmAndTcp,
         peek,

@@ -8,7 +8,7 @@ use crate::atomic::{Ordering, fence_after_rmw};
 use crate::cells::{CELL_BYTES, HEADER_BYTES};
 
 /// As much finds room in a ring that was wrapped early and counts as writable: who may not wait takes no more out of a pipe
-/// before it sends that.
+/// before it sends that. A message that is no longer is written whole or not at all.
 pub const SURE_BYTES: usize = 4096;
 
 /// What a writer that died had published last without having moved its cursor.
@@ -85,7 +85,8 @@ impl Ring {
             if free < want {
                 // After wrapping, cells 0..tail-1 are free, less the one that keeps head and tail apart.
                 if p.tail.lap != p.head.lap || p.tail.cell <= want {
-                    if free >= need && self.wrapped_early(p) {
+                    // Others may write before the rest of a message, and who does not wait tells the program of a part.
+                    if free >= need.max(want.min(self.sure_cells())) && self.wrapped_early(p) {
                         return Ok((p.head.cell, free as usize * CELL_BYTES - HEADER_BYTES));
                     }
                     return Err(if self.closed_at_head(p) { WriteStop::Closed } else { WriteStop::Full });

@@ -2,7 +2,7 @@
 
 use crate::support::{Memory, Stop, peek, promote, read, write};
 use proptest::prelude::*;
-use ropeway_shm::ring::{Consumer, Producer, Recovered, Ring, WriteStop};
+use ropeway_shm::ring::{Consumer, Producer, Recovered, Ring, SURE_BYTES, WriteStop};
 use std::collections::VecDeque;
 
 /// One thing that happens to a ring.
@@ -82,6 +82,8 @@ impl World {
                     Ok(n) => {
                         assert!(!self.closed, "written behind the end");
                         assert!(n >= least.min(bytes.len()).min(self.n as usize / 4 * 64 - 8), "less than the least");
+                        let short = SURE_BYTES.min((self.n as usize / 8 * 64).saturating_sub(8));
+                        assert!(n >= bytes.len().min(short), "{n} of {}: a short message in part", bytes.len());
                         self.pushed(&bytes[..n]);
                     }
                     Err(WriteStop::Full) => assert!(!self.queue.is_empty(), "an empty ring has room"),
@@ -214,6 +216,31 @@ fn there_is_room_beside_one_short_message_wherever_it_stands() {
         assert!(ring.writable(&mut looks), "message {i}, head at cell {}", p.head.cell);
         assert!(ring.begin(&mut looks, 1, 1 << 20).is_ok(), "message {i}, head at cell {}", p.head.cell);
         assert_eq!(read(ring, &mut c, 4096).0, [1; 158]);
+    }
+}
+
+#[test]
+fn a_short_message_is_written_whole_or_not_at_all() {
+    let memory = Memory::new(1024);
+    let ring = memory.ring();
+    let (mut p, mut c) = (Producer::default(), Consumer::default());
+    promote(ring, &mut p, &mut c, 0);
+    let message = [7u8; SURE_BYTES];
+    for (size, keeps_up) in (1..=SURE_BYTES).flat_map(|size| [1, 3, 50, 97].map(|keeps_up| (size, keeps_up))) {
+        // The reader keeps up with so many, and then reads nothing for a while.
+        for _ in 0..keeps_up {
+            assert_eq!(write(ring, &mut p, 1, &message[..size]), Ok(size));
+            assert_eq!(read(ring, &mut c, SURE_BYTES).0.len(), size);
+        }
+        let mut sent = 0;
+        let stop = loop {
+            match write(ring, &mut p, 1, &message[..size]) {
+                Ok(n) if n == size => sent += n,
+                other => break other,
+            }
+        };
+        assert_eq!(stop, Err(WriteStop::Full), "a message of {size} bytes, behind {keeps_up} that were read at once");
+        assert_eq!(read(ring, &mut c, usize::MAX).0.len(), sent);
     }
 }
 

@@ -55,6 +55,37 @@ CASE(every_size)
     rw_note("%d wrong", wrong);
 }
 
+/* A reader that keeps up and then pauses: short messages go whole as long as there is room for one. */
+CASE(short_messages_go_whole)
+{
+    enum { ENOUGH = 20000 };
+    int in_part = 0;
+    rw_warm(fd, RW_BLOCK);
+    for (int round = 0; round < 100; round++) {
+        size_t size = 57 + 31 * (size_t)round % 1000;
+        for (int i = 0; i < 2 + round % 5; i++) {
+            A_SIDE rw_send_all(fd, buffer, size);
+            B_SIDE rw_recv_all(fd, buffer, size);
+            rw_meet();
+        }
+        A_SIDE {
+            size_t went = 0;
+            while (went < ENOUGH) {
+                ssize_t n = send(fd, buffer, size, MSG_DONTWAIT);
+                if (n <= 0)
+                    break;
+                in_part += (size_t)n != size;
+                went += (size_t)n;
+            }
+            rw_shared[0] = (long)went;
+        }
+        rw_meet();
+        B_SIDE rw_recv_all(fd, buffer, (size_t)rw_shared[0]);
+        rw_meet();
+    }
+    A_SIDE YES(in_part == 0);
+}
+
 CASE(partial_write)
 {
     rw_warm(fd, RW_POLL);
@@ -456,7 +487,7 @@ CASE(cork)
     B_SIDE rw_bytes("all", buffer, T(recv(fd, buffer, 16, MSG_WAITALL)));
 }
 
-RW_MAIN(ENTRY(partial_read), ENTRY(many_sends_one_read), ENTRY(every_size), ENTRY(partial_write),
+RW_MAIN(ENTRY(partial_read), ENTRY(many_sends_one_read), ENTRY(every_size), ENTRY(short_messages_go_whole), ENTRY(partial_write),
     ENTRY(blocking_write_of_more_than_fits), ENTRY(peek), ENTRY(peek_waits_for_data_and_for_the_end), ENTRY(waitall),
     ENTRY(waitall_large), ENTRY(waitall_nonblocking), ENTRY(peek_waitall), ENTRY(dontwait), ENTRY(trunc_discards),
     ENTRY(trunc_finds_the_end), ENTRY(trunc_finds_a_reset), ENTRY(zero_length), ENTRY(fionread), ENTRY(siocoutq), ENTRY(peek_and_counts_across_carriers), ENTRY(cork))
