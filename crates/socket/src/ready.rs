@@ -1,7 +1,7 @@
 //! What a socket is ready for, as TCP would say it, whichever carrier its bytes are on (`docs/readiness.md`, section 1).
 
 use crate::fdtable::Handle;
-use crate::handover::{self, RxLock, lock_rx, lock_tx, pair, try_lock_rx, try_lock_tx};
+use crate::handover::{self, RxLock, TxLock, lock_rx, lock_tx, pair, try_lock_rx, try_lock_tx};
 use crate::reason::Reason;
 use crate::send::{NO_PROGRESS_NS, still_leads};
 use crate::{bells, lifecycle, options, process, recv, shadow, wait};
@@ -218,29 +218,39 @@ fn room(h: Handle, q: &Question, a: &mut Answer) {
     } else if let (true, Some(mut fd)) = (q.needs_room, q.fd)
         && still_leads(&mut fd, h)
     {
-        match patience(s, &ring, fd) {
-            0 => tx.demote(h, fd, Reason::NoProgress),
-            left => a.again_ns = Some(a.again_ns.map_or(left, |ns| ns.min(left))),
-        }
+        a.again_ns = a.again_ns.into_iter().chain(await_reader(&mut tx, h, fd)).min();
     }
 }
 
-/// How long a waiter for room still waits for the reader before the bytes go over TCP, which buffers more (two ends that
-/// both send first must not deadlock); 0 when that time is over.
-fn patience(s: &Sock, ring: &Ring, fd: i32) -> u64 {
+/// For a send that found no room and does not wait for it: true when the program has tried in vain for so long that its bytes go
+/// over TCP from now on.
+pub(crate) fn tried_long_enough(h: Handle, mut fd: i32) -> bool {
+    let mut tx = lock_tx(h.sock());
+    is_open(h) && still_leads(&mut fd, h) && await_reader(&mut tx, h, fd).is_none()
+}
+
+/// How many nanoseconds whoever needs room still waits for the reader before the bytes go over TCP, which buffers more (two
+/// ends that both send first must not deadlock). None: the direction is there now, as that time is over.
+fn await_reader(tx: &mut TxLock, h: Handle, fd: i32) -> Option<u64> {
     /// Unit of the time that is kept, a little more than a millisecond.
     const SHIFT: u32 = 20;
+    let s = tx.s;
+    let (ring, _) = tx.ring()?;
     // A reader that is still draining TCP before it comes to the ring makes progress, too.
     let progress = ring.progress() ^ (shadow::unacknowledged(fd) as u64) << 20;
     let hash = (progress.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32;
     let now = (sys::monotonic_ns() >> SHIFT) as u32;
     let seen = s.tx.stuck.load(Ordering::Relaxed);
-    let waited = (now.wrapping_sub(seen as u32) as u64) << SHIFT;
-    if (seen >> 32) as u32 == hash && seen != 0 && waited < 100 * NO_PROGRESS_NS {
-        return NO_PROGRESS_NS.saturating_sub(waited);
+    if (seen >> 32) as u32 != hash || seen == 0 {
+        s.tx.stuck.store((hash as u64) << 32 | now as u64, Ordering::Relaxed);
+        return Some(NO_PROGRESS_NS);
     }
-    s.tx.stuck.store((hash as u64) << 32 | now as u64, Ordering::Relaxed);
-    NO_PROGRESS_NS
+    let waited = (now.wrapping_sub(seen as u32) as u64) << SHIFT;
+    if waited < NO_PROGRESS_NS {
+        return Some(NO_PROGRESS_NS - waited);
+    }
+    tx.demote(h, fd, Reason::NoProgress);
+    None
 }
 
 /// The kernel's part.

@@ -336,7 +336,9 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
             Woken::Interrupted => return if done > 0 { done as isize } else { -(libc::EINTR as isize) },
             // The reader may have made room before it could see the mark: nobody would tell us then.
             _ if writable_now(h) => {}
-            _ => return if done > 0 { done as isize } else { -(libc::EAGAIN as isize) },
+            _ if done > 0 => return done as isize,
+            _ if ready::tried_long_enough(h, fd) => {}
+            _ => return -(libc::EAGAIN as isize),
         }
     }
 }

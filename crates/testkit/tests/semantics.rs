@@ -117,6 +117,7 @@ semantics! {
         both_send_first: ShmAndTcp,
         both_send_first_in_one_call: ShmAndTcp,
         both_send_first_without_blocking: ShmAndTcp,
+        sends_that_try_again_without_waiting: ShmAndTcp,
         slow_reader: ShmAndTcp,
         slow_writer,
     }

@@ -492,6 +492,8 @@ fn a_member_is_seen_in_a_set_inside_a_poll_behind_many_that_wait_for_room() {
             while b.send(&vec![0; n]) > 0 {}
         }
     }
+    // The readers' time begins now, however long the filling took.
+    others.iter().for_each(|(_, b)| b.h.sock().tx.stuck.store(0, Ordering::Relaxed));
     assert_eq!(poll_on(&[(set.ep, PIN)], 0), (0, vec![0]));
     assert_eq!(a.send(b"x"), 1);
     assert_eq!(poll_on(&[(set.ep, PIN)], 0), (1, vec![PIN]));
@@ -630,6 +632,30 @@ fn a_reader_that_stands_still_makes_room_on_tcp() {
         let mut all = vec![0u8; sent];
         assert_eq!(a.recv_flags(&mut all, libc::MSG_WAITALL), sent as isize);
         assert!(all.iter().all(|byte| *byte == 1));
+    }
+}
+
+/// Such a sender has no wait in which the reader's time could end.
+#[test]
+fn a_reader_that_stands_still_makes_room_for_who_tries_again_without_waiting() {
+    for pause in [Duration::from_millis(1), Duration::from_millis(1100)] {
+        let (a, b) = connected();
+        warm(&a, &b);
+        let refused = |n: isize| n == -(libc::EAGAIN as isize);
+        let (mut sent, begun) = (0, Instant::now());
+        while let n @ 1.. = b.send_flags(&[1; 500], libc::MSG_DONTWAIT) {
+            sent += n as usize;
+        }
+        loop {
+            thread::sleep(pause);
+            match b.send_flags(&[1; 500], libc::MSG_DONTWAIT) {
+                n if refused(n) => assert!(begun.elapsed() < Duration::from_secs(5), "in vain, every {pause:?}"),
+                n => break sent += n as usize,
+            }
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(9), "a moment without room is no reason to leave the ring");
+        let mut all = vec![0u8; sent];
+        assert_eq!(a.recv_flags(&mut all, libc::MSG_WAITALL), sent as isize);
     }
 }
 

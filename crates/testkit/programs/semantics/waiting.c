@@ -453,6 +453,34 @@ CASE(both_send_first_without_blocking)
     rw_recv_stream(fd, rw_is_a ? 6 : 5, 1 << 20);
 }
 
+/* Who finds no room and tries again and again, without waiting for it, gets through though nobody reads. */
+CASE(sends_that_try_again_without_waiting)
+{
+    enum { EACH = 64, ALL = 512 * EACH };
+    rw_warm(fd, RW_BLOCK);
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 10 + round % 7; i++) {
+            A_SIDE rw_send_all(fd, buffer, EACH);
+            B_SIDE rw_recv_all(fd, buffer, EACH);
+            rw_meet();
+        }
+        A_SIDE {
+            size_t went = 0;
+            double late = rw_now_ms() + 2000;
+            while (went < ALL && rw_now_ms() < late) {
+                ssize_t n = send(fd, buffer, EACH, MSG_DONTWAIT);
+                went += n > 0 ? (size_t)n : 0;
+            }
+            if (went < ALL)
+                rw_note("round %d: two seconds of trying again did not help", round);
+            rw_shared[0] = (long)went;
+        }
+        rw_meet();
+        B_SIDE rw_recv_all(fd, buffer, (size_t)rw_shared[0]);
+        rw_meet();
+    }
+}
+
 /* A reader that pauses in the middle: the sender may change its mind about the carrier, the bytes may not change. */
 CASE(slow_reader)
 {
@@ -495,4 +523,5 @@ RW_MAIN(ENTRY(nonblocking_by_fcntl), ENTRY(nonblocking_by_ioctl), ENTRY(nonblock
     ENTRY(peek_timeout_across_carriers), ENTRY(send_timeout), ENTRY(negative_timeouts), ENTRY(room_after_a_send_timeout),
     ENTRY(room_after_a_negative_send_timeout), ENTRY_WITH(negative_timeout_by_the_listener, RW_ALONE),
     ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first),
-    ENTRY(both_send_first_in_one_call), ENTRY(both_send_first_without_blocking), ENTRY(slow_reader), ENTRY(slow_writer))
+    ENTRY(both_send_first_in_one_call), ENTRY(both_send_first_without_blocking),
+    ENTRY(sends_that_try_again_without_waiting), ENTRY(slow_reader), ENTRY(slow_writer))
