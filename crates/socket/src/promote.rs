@@ -79,7 +79,11 @@ fn is_time(s: &Sock) -> bool {
     (calls(s).wrapping_sub(s.try_at.load(Ordering::Relaxed)) as i32) >= 0
 }
 
+/// For one that may come to a ring yet: what was pinned meanwhile has its reason already.
 pub(crate) fn try_later(s: &Sock, reason: Reason) {
+    if s.has(FLAG_PINNED) {
+        return;
+    }
     note_reason(s, reason);
     s.try_at.store(calls(s).wrapping_add(RETRY_CALLS), Ordering::Relaxed);
 }

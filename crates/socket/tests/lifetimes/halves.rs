@@ -59,3 +59,17 @@ fn a_half_is_not_unmapped_while_a_shutdown_holds_the_direction() {
     // SAFETY: nobody else has seen this mapping.
     unsafe { other.unmap() };
 }
+
+#[test]
+fn a_half_that_comes_too_late_leaves_the_reason_of_a_pin() {
+    let _alone = alone();
+    let (a, _b) = on_tcp();
+    let s = a.h.sock();
+    s.pairing.store(PAIR_REGISTERED, Ordering::Release);
+    handover::pin(s, Reason::ReplacesAnother);
+    let memory = new_pair();
+    promote::granted(a.h.token(), 0, MIN_RING_BYTES, memory);
+    sys::close(memory).expect("close");
+    assert_eq!(s.pairing.load(Ordering::Acquire), PAIR_NONE, "it is not taken");
+    assert_eq!(s.reason.load(Ordering::Relaxed), Reason::ReplacesAnother.code() as u32);
+}
