@@ -14,7 +14,7 @@ use crate::wait::{self, Deadline, Waiting, Woken};
 use crate::{epoll, lifecycle, options, promote, ready, shadow};
 use core::sync::atomic::Ordering;
 use libc::iovec;
-use ropeway_shm::ring::{End, WriteStop};
+use ropeway_shm::ring::{End, Producer, Ring, WriteStop};
 use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_NONBLOCK, FLAG_RESET, FLAG_SHUT_RD, FLAG_SNDTIMEO_PASSED, Sock, TX_RING};
 
@@ -195,7 +195,8 @@ fn hash_prefix(s: &Sock, list: &Cursor, n: usize, alone: bool) {
 /// Why filling the ring stopped.
 enum Stop {
     Done,
-    Full,
+    /// There was no room when the reader had come so far ([`Ring::progress_seen`]).
+    Full(u64),
     /// This direction is on TCP (again).
     Tcp,
     /// The descriptor no longer leads to this socket.
@@ -249,11 +250,11 @@ fn fill(tx: &mut TxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Stop {
                     Ok(()) => {}
                     Err(stop) => {
                         *cursor = rest;
-                        break stop_of(stop);
+                        break stop_of(stop, &ring, p);
                     }
                 }
             }
-            Err(stop) => break stop_of(stop),
+            Err(stop) => break stop_of(stop, &ring, p),
         }
     };
     let moved = (before - cursor.left()) as u64;
@@ -266,9 +267,9 @@ fn fill(tx: &mut TxLock, h: Handle, fd: i32, cursor: &mut Cursor) -> Stop {
     stop
 }
 
-fn stop_of(stop: WriteStop) -> Stop {
+fn stop_of(stop: WriteStop, ring: &Ring, p: &Producer) -> Stop {
     match stop {
-        WriteStop::Full => Stop::Full,
+        WriteStop::Full => Stop::Full(ring.progress_seen(p)),
         WriteStop::Closed => Stop::Tcp,
         WriteStop::Corrupt => Stop::Reset,
     }
@@ -299,7 +300,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
             }
         };
         let done = total - cursor.left();
-        match stop {
+        let seen = match stop {
             Stop::Done => return total as isize,
             Stop::Gone if is_entered(&blocking) && lifecycle::kept_soon(fd, h).is_some() => continue,
             Stop::Gone if done > 0 => return done as isize,
@@ -321,10 +322,10 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
                 note_shortage(s, 0, 1);
                 return (total - cursor.left()) as isize;
             }
-            Stop::Full => {}
-        }
+            Stop::Full(seen) => seen,
+        };
         let woken = if waits(s, flags) {
-            blocking.get_or_insert_with(|| Blocking::new(s, h, fd)).wait_for_room(s, h, fd, done > 0)
+            blocking.get_or_insert_with(|| Blocking::new(s, h, fd)).wait_for_room(s, h, fd, seen, done > 0)
         } else {
             Woken::TimedOut
         };
@@ -449,7 +450,8 @@ impl Blocking {
         woken.or_look_until(self.deadline)
     }
 
-    fn wait_for_room(&mut self, s: &Sock, h: Handle, mut fd: i32, partial: bool) -> Woken {
+    /// `seen`: how far the reader had come when there was no room. It may have read all since, and then says nothing more.
+    fn wait_for_room(&mut self, s: &Sock, h: Handle, mut fd: i32, seen: u64, partial: bool) -> Woken {
         if !ready::is_open(h) {
             // Closed before we were entered: nothing keeps the rings for us.
             return Woken::Look;
@@ -461,7 +463,6 @@ impl Blocking {
         if self.recalls.is_new(ring.recall_asked()) {
             return Woken::Look;
         }
-        let seen = ring.progress();
         let recalls = &self.recalls;
         let ready = || {
             ring.progress() != seen

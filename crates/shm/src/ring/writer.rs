@@ -258,6 +258,11 @@ impl Ring {
         self.h().tail.tail.load(Ordering::Relaxed)
     }
 
+    /// The same as the writer saw it last: what it is compared with after the ring was found full.
+    pub fn progress_seen(&self, p: &Producer) -> u64 {
+        p.tail.pack()
+    }
+
     /// Recomputes the head after a writer died between publishing and moving its cursor, and says what it had published.
     /// It may have died before it rang: ring every bell of the reader afterwards ([`Ring::take_all`]).
     pub fn recover_producer(&self, p: &mut Producer) -> Recovered {
