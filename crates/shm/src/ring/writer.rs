@@ -7,8 +7,8 @@ use super::{
 use crate::atomic::{Ordering, fence_after_rmw};
 use crate::cells::{CELL_BYTES, HEADER_BYTES};
 
-/// As much finds room in a ring that was wrapped early and counts as writable: who may not wait takes no more out of a pipe
-/// before it sends that. A message that is no longer is written whole or not at all.
+/// As much finds room in a ring that counts as writable: who may not wait takes no more out of a pipe before it sends that. A
+/// message that is no longer is written whole or not at all.
 pub const SURE_BYTES: usize = 4096;
 
 /// What a writer that died had published last without having moved its cursor.
@@ -140,9 +140,9 @@ impl Ring {
         Ok(kept_up && p.tail.cell > (want * 4).max(want + self.sure_cells() + 1).max(SOFT_WRAP_CELLS / 2))
     }
 
-    /// The cells of [`SURE_BYTES`], or what any ring that is writable has.
+    /// The cells of [`SURE_BYTES`], but no more than an empty ring always has in one piece: the smallest of a pair have more.
     fn sure_cells(&self) -> u32 {
-        cells_for(SURE_BYTES).min(self.n / 4).max(1)
+        cells_for(SURE_BYTES).min((self.n / 2).saturating_sub(1)).max(1)
     }
 
     /// True while the reader has yet to follow an early wrap: little is unread, though there is little room in one piece. A
@@ -229,12 +229,14 @@ impl Ring {
 
     /// True when the writer has room for a message worth waking for.
     pub fn writable(&self, p: &mut Producer) -> bool {
+        let sure = self.sure_cells();
+        let much = sure.max(self.n / 4);
         let enough = |p: &Producer| {
             if p.tail.lap == p.head.lap {
-                (self.n - p.head.cell).max(p.tail.cell.saturating_sub(1)) >= (self.n / 4).max(1)
+                (self.n - p.head.cell).max(p.tail.cell.saturating_sub(1)) >= much
             } else {
                 let free = self.free_cells(p);
-                free >= (self.n / 4).max(1) || free >= self.sure_cells() && self.wrapped_early(p)
+                free >= much || free >= sure && self.wrapped_early(p)
             }
         };
         // A corrupt tail or a closed ring counts as writable: the write will find it and say so.

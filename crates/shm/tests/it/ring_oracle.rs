@@ -2,7 +2,9 @@
 
 use crate::support::{Memory, Stop, peek, promote, read, write};
 use proptest::prelude::*;
+use ropeway_shm::cells::CELL_BYTES;
 use ropeway_shm::ring::{Consumer, Producer, Recovered, Ring, SURE_BYTES, WriteStop};
+use ropeway_shm::segment::MIN_RING_BYTES;
 use std::collections::VecDeque;
 
 /// One thing that happens to a ring.
@@ -246,26 +248,29 @@ fn a_short_message_is_written_whole_or_not_at_all() {
 
 #[test]
 fn a_ring_that_is_writable_has_room_for_what_is_taken_out_of_a_pipe_at_once() {
-    let memory = Memory::new(8192);
-    let ring = memory.ring();
-    let (mut p, mut c) = (Producer::default(), Consumer::default());
-    promote(ring, &mut p, &mut c, 0);
-    let piece = [7u8; 4096];
-    // The reader keeps up with so many, and then reads nothing for a while.
-    for keeps_up in 0..200 {
-        for _ in 0..keeps_up {
-            assert_eq!(write(ring, &mut p, 1, &piece), Ok(4096));
-            assert_eq!(read(ring, &mut c, 4096).0.len(), 4096);
-        }
-        let mut sent = 0;
-        while ring.writable(&mut p) {
-            let mut left = 4096;
-            while left > 0 {
-                left -= write(ring, &mut p, 1, &piece[..left]).expect("room for all of it");
+    for cells in [MIN_RING_BYTES as usize / CELL_BYTES, 8192] {
+        let memory = Memory::new(cells as u32);
+        let ring = memory.ring();
+        let (mut p, mut c) = (Producer::default(), Consumer::default());
+        promote(ring, &mut p, &mut c, 0);
+        let piece = [7u8; SURE_BYTES];
+        // The reader keeps up with so many, and then reads nothing for a while.
+        for round in 0..1000 {
+            let (keeps_up, size) = (round % 50, SURE_BYTES - round * 61 % SURE_BYTES);
+            for _ in 0..keeps_up {
+                let n = write(ring, &mut p, 1, &piece[..size]).expect("room");
+                assert_eq!(read(ring, &mut c, SURE_BYTES).0.len(), n);
             }
-            sent += 4096;
+            let mut sent = 0;
+            while ring.writable(&mut p) {
+                let mut left = SURE_BYTES;
+                while left > 0 {
+                    left -= write(ring, &mut p, 1, &piece[..left]).expect("room for all of it");
+                }
+                sent += SURE_BYTES;
+            }
+            assert_eq!(read(ring, &mut c, usize::MAX).0.len(), sent, "{cells} cells, {keeps_up} of {size}");
         }
-        assert_eq!(read(ring, &mut c, usize::MAX).0.len(), sent, "{keeps_up}");
     }
 }
 
