@@ -95,6 +95,11 @@ impl Handle {
         process::table().set(self.index())
     }
 
+    /// How often the record had been used when the handle was made.
+    pub fn generation(self) -> u32 {
+        (self.0 >> GENERATION_SHIFT & GENERATION_MASK) as u32
+    }
+
     /// A number under which the daemon knows this record: index and generation.
     pub fn token(self) -> u64 {
         self.0 & !(0xff << KIND_SHIFT)
@@ -112,8 +117,7 @@ impl Handle {
 
     /// True while the record still is what the handle was made for.
     pub fn is_current(self) -> bool {
-        self.sock().generation.load(Ordering::Acquire) as u64 & GENERATION_MASK
-            == self.0 >> GENERATION_SHIFT & GENERATION_MASK
+        self.sock().generation.load(Ordering::Acquire) as u64 & GENERATION_MASK == self.generation() as u64
     }
 }
 

@@ -28,6 +28,22 @@ pub fn at(number: u64) -> Option<(u32, usize)> {
     (i < MAX_SOCKS as u64).then_some((i as u32, e))
 }
 
+/// Where a token has the lowest bits of the record's generation: above the entry's number.
+const GENERATION_SHIFT: u32 = 18;
+const GENERATION_BITS: u32 = 0x1f;
+
+/// The number in a token, by which the kernel knows a member.
+fn registered(h: Handle, e: usize) -> u32 {
+    number(h, e) | (h.generation() & GENERATION_BITS) << GENERATION_SHIFT
+}
+
+/// The member that a token's number stands for. None when that was one of a connection that is closed: the kernel may have reported it
+/// before, and the entry is another one's now.
+pub fn named_by(registered_as: u32) -> Option<(Handle, usize)> {
+    let (i, e) = at((registered_as & ((1 << GENERATION_SHIFT) - 1)) as u64)?;
+    Some((Handle::of_record(i), e)).filter(|(h, e)| registered(*h, *e) == registered_as)
+}
+
 /// The entries by which a socket is in the set called `name`.
 #[inline]
 pub fn entries(s: &Sock, name: u32) -> impl Iterator<Item = (usize, &Member)> {
@@ -118,7 +134,7 @@ pub fn mode_for(s: &Sock, m: &Member) -> u32 {
 fn registration(h: Handle, e: usize, mode: u32) -> epoll_event {
     let (s, m) = (h.sock(), &h.sock().members[e]);
     let events = m.events.load(Ordering::Relaxed);
-    let token = sets::token(number(h, e));
+    let token = sets::token(registered(h, e));
     match mode {
         MODE_SHADOW => {
             let mut shown = (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 | EDGE | events & ready::URGENT;

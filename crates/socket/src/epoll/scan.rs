@@ -228,9 +228,10 @@ fn report_member(r: Ref, h: Handle, e: usize, m: &Member, named: bool, out: &mut
     if out.has(m) {
         return true;
     }
+    let asks = if flags & ASKS == 0 { 0 } else { m.flags.fetch_and(!ASKS, Ordering::AcqRel) & ASKS };
+    // After that: who changes what is wanted asks for a look next.
     let events = m.events.load(Ordering::Acquire);
     let edge = events & EDGE != 0;
-    let asks = if flags & ASKS == 0 { 0 } else { m.flags.fetch_and(!ASKS, Ordering::AcqRel) & ASKS };
     let fd = Some(m.fd.load(Ordering::Acquire)).filter(|fd| fdtable::leads_to(*fd, h));
     let fresh = asks & MEMBER_FRESH != 0;
     let mut a = ready::level(
@@ -246,11 +247,15 @@ fn report_member(r: Ref, h: Handle, e: usize, m: &Member, named: bool, out: &mut
         },
     );
     out.again_ns = out.again_ns.into_iter().chain(a.again_ns).min();
+    if !is_member(r, h, e) {
+        // What was taken and noted may have been the next member's.
+        m.seen.store(0, Ordering::Relaxed);
+        ask_for_a_look(h, e, asks);
+        return false;
+    }
     if m.mode.load(Ordering::Acquire) != MODE_SHADOW {
         // Looking brought the socket back to TCP: the kernel, told so, reports what is there. A level need not wait for that.
-        let mask = a.events & (events | ALWAYS);
-        if named && mask != 0 && events & (EDGE | ONESHOT) == 0 {
-            out.push(mask, m.data.load(Ordering::Acquire));
+        if named && events & (EDGE | ONESHOT) == 0 && put(r, h, e, a.events, out) {
             return true;
         }
         out.ask_kernel = true;
@@ -265,18 +270,45 @@ fn report_member(r: Ref, h: Handle, e: usize, m: &Member, named: bool, out: &mut
     if edge && a.events & events & WRITE != 0 && unblock(h, e) {
         a.news = true;
     }
-    let mask = a.events & (events | ALWAYS);
-    if mask == 0 || edge && !fresh && !a.news {
+    if a.events & (events | ALWAYS) == 0 || edge && !fresh && !a.news || !put(r, h, e, a.events, out) {
         return false;
     }
-    if events & ONESHOT != 0 && m.flags.fetch_or(MEMBER_DISABLED, Ordering::AcqRel) & MEMBER_DISABLED != 0 {
-        return false;
-    }
-    out.push(mask, m.data.load(Ordering::Acquire));
-    m.stamp.store(out.stamp, Ordering::Relaxed);
     // What the kernel knew of the shadow then, it has said.
     h.sock().rx.looked.store(r.set.looked.load(Ordering::Relaxed), Ordering::Relaxed);
     true
+}
+
+/// Whether an entry of a socket still is what it was when `h` was looked up: its membership in this set.
+fn is_member(r: Ref, h: Handle, e: usize) -> bool {
+    h.sock().member_of[e].load(Ordering::Acquire) == r.name && h.is_current()
+}
+
+/// Puts what a socket is ready for into the program's array, if its member still is there and wants some of it. Under the set's
+/// lock, as members come, go and change: what was found of one must not be reported under the data of the next.
+fn put(r: Ref, h: Handle, e: usize, ready: u32, out: &mut Out) -> bool {
+    let m = &h.sock().members[e];
+    let _locked = r.lock();
+    let events = m.events.load(Ordering::Relaxed);
+    let mask = ready & (events | ALWAYS);
+    if mask == 0 || !is_member(r, h, e) || m.has(MEMBER_GHOST | MEMBER_DISABLED) {
+        return false;
+    }
+    if events & ONESHOT != 0 {
+        m.flags.fetch_or(MEMBER_DISABLED, Ordering::AcqRel);
+    }
+    out.push(mask, m.data.load(Ordering::Relaxed));
+    m.stamp.store(out.stamp, Ordering::Relaxed);
+    true
+}
+
+/// Whichever member has an entry now is looked at soon, and as `asks` says.
+fn ask_for_a_look(h: Handle, e: usize, asks: u32) {
+    let s = h.sock();
+    if let Some(r) = Ref::named(s.member_of[e].load(Ordering::Acquire)) {
+        s.members[e].flags.fetch_or(asks, Ordering::AcqRel);
+        r.lists().hot.insert(h.index());
+        r.wake();
+    }
 }
 
 /// Whether a member has something to report, without taking it: exact for a level-triggered member; an edge-triggered one
@@ -304,7 +336,7 @@ pub fn is_ready(r: Ref, h: Handle, m: &Member, again_ns: &mut Option<u64>) -> bo
         asks & MEMBER_TOKEN != 0 || fresh || written || is_here(h.index()) && ready::maybe_readable(s, Some(m))
     };
     let ready = mask != 0 && (events & EDGE == 0 || news());
-    if ready || a.hint {
+    if ready || a.hint || !h.is_current() {
         m.flags.fetch_or(asks, Ordering::AcqRel);
     }
     ready && m.mode.load(Ordering::Acquire) == MODE_SHADOW
@@ -317,13 +349,8 @@ fn unblock(h: Handle, e: usize) -> bool {
         return false;
     }
     for (other, m) in s.members.iter().enumerate() {
-        if other != e
-            && m.events.load(Ordering::Relaxed) & EDGE != 0
-            && let Some(r) = Ref::named(s.member_of[other].load(Ordering::Acquire))
-        {
-            m.flags.fetch_or(MEMBER_FRESH, Ordering::AcqRel);
-            r.lists().hot.insert(h.index());
-            r.wake();
+        if other != e && m.events.load(Ordering::Relaxed) & EDGE != 0 {
+            ask_for_a_look(h, other, MEMBER_FRESH);
         }
     }
     true
@@ -333,6 +360,10 @@ fn unblock(h: Handle, e: usize) -> bool {
 /// must be looked at again soon.
 fn cool(r: Ref, h: Handle, out: &mut Out) {
     let locked = r.lock();
+    if !h.is_current() {
+        // Closed meanwhile: whose record it is now has just come, and is hot.
+        return;
+    }
     r.lists().hot.remove(h.index());
     let armed = arm(&locked, h, 0);
     drop(locked);

@@ -5,10 +5,10 @@ use super::scan::{self, Out};
 use super::sets::{self, BELL, Ref, Sleeper};
 use super::{NATIVE_PWAIT, memory, owners, rings, settling};
 use crate::fdtable::{self, Handle};
-use crate::ready::NAP_NS;
+use crate::ready::{ALWAYS, NAP_NS};
 use crate::thread::{self, Signals};
 use crate::wait::{self, Deadline};
-use crate::{machine, process, settings, stats};
+use crate::{machine, settings, stats};
 use core::sync::atomic::Ordering;
 use libc::epoll_event;
 use ropeway_shm::sys;
@@ -265,13 +265,13 @@ impl Wait {
 
     /// The kernel reported a member under our token.
     fn take_token(&mut self, number: u32, events: u32) {
-        let Some((i, e)) = member::at(number as u64) else { return };
-        let s = process::table().sock(i);
+        let Some((h, e)) = member::named_by(number) else { return };
+        let (i, s) = (h.index(), h.sock());
         let m = &s.members[e];
         // The kernel may report a member before whoever registered it has written that down, and one that another thread is
         // just taking out: then the entry may be another socket's, in another set.
         let locked = self.r.lock();
-        if s.member_of[e].load(Ordering::Acquire) != self.r.name {
+        if s.member_of[e].load(Ordering::Acquire) != self.r.name || !h.is_current() {
             return;
         }
         match m.mode.load(Ordering::Acquire) {
@@ -282,12 +282,14 @@ impl Wait {
                 drop(locked);
                 scan::report_named(self.r, i, e, &mut self.out);
             }
-            MODE_TOKEN if m.flags.fetch_or(MEMBER_DISABLED, Ordering::AcqRel) & MEMBER_DISABLED == 0 => {
-                let data = m.data.load(Ordering::Acquire);
-                drop(locked);
-                self.out.push(events, data);
+            MODE_TOKEN => {
+                let events = events & (m.events.load(Ordering::Acquire) | ALWAYS);
+                // Otherwise it has fired already, or another firing is wanted now.
+                if events != 0 && m.flags.fetch_or(MEMBER_DISABLED, Ordering::AcqRel) & MEMBER_DISABLED == 0 {
+                    self.out.push(events, m.data.load(Ordering::Acquire));
+                }
             }
-            // Fired already, or given back to the kernel, which reports it again under the program's own data.
+            // Given back to the kernel, which reports it again under the program's own data.
             _ => {}
         }
     }

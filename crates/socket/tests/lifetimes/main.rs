@@ -3,6 +3,7 @@
 
 mod halves;
 mod kept;
+mod members;
 mod numbers;
 mod records;
 mod rings;
@@ -26,7 +27,7 @@ use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use support::{
-    End, IN, Set, connected, forked, native, new_pair, on_tcp, poll_on, recv_on, rest, says_yes, send_on, warm,
+    ET, End, IN, Set, connected, forked, native, new_pair, on_tcp, poll_on, recv_on, rest, says_yes, send_on, warm,
     warm_pair, within,
 };
 
