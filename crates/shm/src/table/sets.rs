@@ -122,7 +122,8 @@ pub struct Set {
     pub expected: AtomicU32,
     /// Process numbers of those who have a descriptor of it, 0 for a free entry.
     pub owners: [AtomicU32; MAX_OWNERS],
-    /// Threads asleep in it, as holders of locks are named; 0 for a free entry. More only make `crowd` grow.
+    /// Threads that wait in it, as holders of locks are named, with bit 31 while they have not slept yet; 0 for a free entry. More only
+    /// make `crowd` grow.
     pub sleepers: [AtomicU64; MAX_SLEEPERS],
     pub crowd: AtomicU32,
 }

@@ -9,8 +9,8 @@ use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, epoll_event};
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    FLAG_PINNED, MAX_MEMBERSHIPS, MAX_SOCKS, MEMBER_DISABLED, MEMBER_FRESH, MEMBER_GHOST, MEMBER_HINT, MODE_NATIVE,
-    MODE_NONE, MODE_SHADOW, MODE_TOKEN, Member, Sock, TX_TCP,
+    FLAG_PINNED, MAX_MEMBERSHIPS, MAX_SOCKS, MEMBER_DISABLED, MEMBER_FRESH, MEMBER_GHOST, MEMBER_HINT, MEMBER_TOKEN,
+    MODE_NATIVE, MODE_NONE, MODE_SHADOW, MODE_TOKEN, Member, Sock, TX_TCP,
 };
 
 pub const EDGE: u32 = libc::EPOLLET as u32;
@@ -249,6 +249,18 @@ pub fn carrier_changed(h: Handle) {
         }
         drop(locked);
         r.wake();
+    }
+}
+
+/// The kernel has reported a member to a thread that waits in another set, whose number was given to the member's. It will not do so
+/// again by itself: who waits in the member's set looks at once.
+#[cold]
+pub fn reported_elsewhere(h: Handle, e: usize) {
+    let s = h.sock();
+    if Ref::named(s.member_of[e].load(Ordering::Acquire)).is_some() {
+        s.members[e].flags.fetch_or(MEMBER_TOKEN, Ordering::AcqRel);
+        s.rx.shadow_event.store(1, Ordering::Release);
+        carrier_changed(h);
     }
 }
 

@@ -15,10 +15,10 @@ pub fn duplicated(h: Handle) {
 /// Before a set's descriptor is closed; it has been taken out of the table of descriptors already.
 pub fn set_closing(h: Handle, fd: i32) {
     let r = Ref::of(h);
-    // Pairs with `Wait::sleep`, which enters a sleeper and then looks where the number leads.
+    // Pairs with `wait::enter`, which enters a waiter and then looks where the number leads.
     fence(Ordering::SeqCst);
     if r.local.fds.load(Ordering::Acquire) == 1
-        && r.siblings_sleep()
+        && r.siblings_wait()
         && let Ok(kept) = sys::duplicate_high(fd)
     {
         // As in the kernel: waits that are under way go on with the set.
@@ -42,14 +42,14 @@ pub fn wait_over(r: Ref) {
 
 #[cold]
 fn give_kept_back(r: Ref) {
-    while !r.siblings_sleep() && Ref::named(r.name).is_some() {
+    while !r.siblings_wait() && Ref::named(r.name).is_some() {
         let kept = r.local.kept.swap(-1, Ordering::SeqCst);
         if kept < 0 {
             return;
         }
         r.local.ep.swap(-1, Ordering::SeqCst);
-        // Whoever enters as a sleeper from here on finds no number to sleep on; who did so before is found now.
-        if r.siblings_sleep() {
+        // Whoever enters as a waiter from here on finds that the number leads elsewhere; who did so before is found now.
+        if r.siblings_wait() {
             r.local.ep.store(kept, Ordering::Release);
             r.local.kept.store(kept, Ordering::SeqCst);
             continue;

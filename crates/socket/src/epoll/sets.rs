@@ -42,6 +42,9 @@ pub const BELL: u32 = 0xff_ffff;
 /// A ring with this tag only wakes: what there is to know stands in the set's lists.
 pub const TAG_WAKE: u64 = u64::MAX - 1;
 
+/// Set beside the number of a thread that waits in a set and is awake. No thread's number is so high.
+const AWAKE: u64 = 1 << 31;
+
 /// What this program's own data word can be told from: the kernel reports it for entries that are ours.
 pub fn token(number: u32) -> u64 {
     FAMILY.load(Ordering::Relaxed) | number as u64
@@ -137,16 +140,22 @@ impl Ref {
     /// True while another thread sleeps in the set.
     pub fn others_sleep(&self) -> bool {
         let me = thread::me();
-        self.set.crowd.load(Ordering::SeqCst) != 0
-            || self.set.sleepers.iter().any(|s| !matches!(s.load(Ordering::SeqCst), who if who == 0 || who == me))
+        self.any_waiter(|who| who & AWAKE == 0 && who != me)
     }
 
-    /// True while another thread of this process sleeps in the set, or may.
-    pub fn siblings_sleep(&self) -> bool {
+    /// True while another thread of this process waits in the set, or may.
+    pub fn siblings_wait(&self) -> bool {
         let (me, pid) = (thread::me(), process::pid());
-        let sleeps = |who: u64| who != me && (who >> 32) as u32 == pid && sys::thread_exists(pid, who as u32);
-        self.set.crowd.load(Ordering::SeqCst) != 0
-            || self.set.sleepers.iter().any(|entry| sleeps(entry.load(Ordering::SeqCst)))
+        self.any_waiter(|who| {
+            let who = who & !AWAKE;
+            who != me && (who >> 32) as u32 == pid && sys::thread_exists(pid, who as u32)
+        })
+    }
+
+    /// True when `counts` says so of an entry, or there are waiters without one.
+    fn any_waiter(&self, counts: impl Fn(u64) -> bool) -> bool {
+        let mut entries = self.set.sleepers.iter().map(|entry| entry.load(Ordering::SeqCst));
+        self.set.crowd.load(Ordering::SeqCst) != 0 || entries.any(|who| who != 0 && counts(who))
     }
 
     /// True while a process for which `counts` is true owns the set, or is about to.
@@ -155,17 +164,17 @@ impl Ref {
         self.set.expected.load(Ordering::Acquire) != 0 || owners.filter(|pid| *pid != 0).any(counts)
     }
 
-    /// True when no other process has the set, and no other thread sleeps in it.
+    /// True when no other process has the set, and no other thread waits in it.
     pub fn is_this_threads_alone(&self) -> bool {
-        let me = process::pid();
-        !self.others_sleep() && !self.is_owned_by(|pid| pid != me && sys::process_exists(pid))
+        let (thread, me) = (thread::me(), process::pid());
+        !self.any_waiter(|who| who & !AWAKE != thread) && !self.is_owned_by(|pid| pid != me && sys::process_exists(pid))
     }
 
     /// Removes the entries of sleepers that no longer exist.
     pub fn forget_dead_sleepers(&self) {
         for entry in &self.set.sleepers {
             let who = entry.load(Ordering::Relaxed);
-            if who != 0 && !sys::thread_exists((who >> 32) as u32, who as u32) {
+            if who != 0 && !sys::thread_exists((who >> 32) as u32, (who & !AWAKE) as u32) {
                 let _ = entry.compare_exchange(who, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -176,28 +185,42 @@ impl Ref {
         self.set.sleeps.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1
     }
 
-    /// Enters the calling thread as a sleeper. A full barrier: it looks at the set's state next.
-    pub fn sleeper(&self) -> Sleeper {
+    /// Enters the calling thread as one that waits in the set, awake yet. A full barrier: it looks next where its number leads.
+    pub fn enter(&self) -> Sleeper {
         let me = thread::me();
-        let take = |entry: &AtomicU64| {
-            // An entry of our own was left by a jump out of a wait, or belongs to the wait that our handler interrupted,
-            // which will return and not sleep on.
-            entry.compare_exchange(0, me, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-                || entry.load(Ordering::Relaxed) == me && entry.swap(me, Ordering::SeqCst) == me
-        };
-        let entry = self.set.sleepers.iter().find(|e| take(e));
-        if entry.is_none() {
-            self.set.crowd.fetch_add(1, Ordering::SeqCst);
-        }
-        Sleeper { set: self.set, entry, me }
+        Sleeper { set: self.set, entry: take_entry(self.set, me | AWAKE), me }
     }
 }
 
-/// A thread's entry among the sleepers of a set, also while it is awake for a moment.
+/// Takes a place among the sleepers of a set; None when the thread is only counted.
+fn take_entry(set: &'static Set, who: u64) -> Option<&'static AtomicU64> {
+    // An entry of our own was left by a jump out of a wait, or belongs to the wait that our handler interrupted.
+    let own = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) & !AWAKE == who & !AWAKE;
+    let free = |entry: &&AtomicU64| entry.compare_exchange(0, who, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let renew = |entry: &&AtomicU64| entry.store(who, Ordering::SeqCst);
+    let entry = set.sleepers.iter().find(own).inspect(renew).or_else(|| set.sleepers.iter().find(free));
+    if entry.is_none() {
+        set.crowd.fetch_add(1, Ordering::SeqCst);
+    }
+    entry
+}
+
+/// A thread's entry among the sleepers of a set, from the beginning of its wait to the end.
 pub struct Sleeper {
     set: &'static Set,
     entry: Option<&'static AtomicU64>,
     me: u64,
+}
+
+impl Sleeper {
+    /// The thread is about to sleep, and counts as asleep from now on, also while it is awake for a moment. A full barrier: it looks at
+    /// the set's state next.
+    pub fn sleeps(&mut self) {
+        if self.entry.is_some() {
+            // A wait in a handler that interrupted this one may have given it back.
+            self.entry = take_entry(self.set, self.me);
+        }
+    }
 }
 
 impl Drop for Sleeper {
@@ -206,7 +229,8 @@ impl Drop for Sleeper {
             // A full barrier: whether the set was closed meanwhile is looked at next (`owners::wait_over`). A wait in a handler that
             // interrupted this one has given the entry back, and another thread may have it.
             Some(entry) => {
-                let _ = entry.compare_exchange(self.me, 0, Ordering::SeqCst, Ordering::SeqCst);
+                let ours = |who: u64| (who & !AWAKE == self.me).then_some(0);
+                let _ = entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, ours);
             }
             None => {
                 self.set.crowd.fetch_sub(1, Ordering::SeqCst);

@@ -31,6 +31,23 @@ pub struct Timeout {
     pub coarse: bool,
 }
 
+impl Timeout {
+    /// What is left of it when the wait has begun at `start` (ticks).
+    fn since(self, start: u64) -> Timeout {
+        let spent = sys::ticks().wrapping_sub(start) * 1000 / machine::ticks_per_us();
+        Timeout { ns: self.ns.map(|ns| ns.saturating_sub(spent)), ..self }
+    }
+}
+
+/// What the program gave.
+struct Call {
+    ep: i32,
+    events: *mut epoll_event,
+    max: i32,
+    timeout: Timeout,
+    mask: *const u64,
+}
+
 /// A wait that has rings to look at, or tokens to translate.
 struct Wait {
     r: Ref,
@@ -40,8 +57,8 @@ struct Wait {
     mask: Option<u64>,
     timeout: Timeout,
     signals: Signals,
-    /// From the first sleep to the end: a set that is closed meanwhile is kept as long.
-    sleeper: Option<Sleeper>,
+    /// A set that is closed meanwhile is kept as long.
+    sleeper: Sleeper,
     /// The array holds events of the kernel: asking again could report them twice.
     fetched: bool,
 }
@@ -65,47 +82,85 @@ pub unsafe fn wait(
     mask: *const u64,
     native: impl FnOnce() -> isize,
 ) -> isize {
-    let h = match sets::lookup(ep) {
-        Ok(Some(h)) => h,
-        Ok(None) => return native(),
-        Err(e) => return -(e as isize),
-    };
-    // SAFETY: passed on to the caller.
-    let answer = unsafe { wait_in(h, ep, events, max, timeout, mask, native) };
+    let mut call = Call { ep, events, max, timeout, mask };
+    match enter(ep) {
+        // SAFETY: passed on to the caller.
+        Ok(Some((h, sleeper))) => leaving(h, || unsafe { wait_in(h, sleeper, call, native) }),
+        Err(e) => -(e as isize),
+        Ok(None) => {
+            let start = sys::ticks();
+            let got = native();
+            if got > 0
+                && fdtable::lookup(ep).is_some()
+                && let Ok(Some((h, sleeper))) = enter(ep)
+            {
+                // The number has been given to a set of ours meanwhile, and tokens may be among what the kernel told.
+                call.timeout = timeout.since(start);
+                // SAFETY: passed on to the caller.
+                return leaving(h, || unsafe { wait_on(h, sleeper, call, got as usize) });
+            }
+            got
+        }
+    }
+}
+
+/// The set that a number leads to, in which the calling thread is entered as one that waits.
+#[inline]
+fn enter(ep: i32) -> sys::Result<Option<(Handle, Sleeper)>> {
+    while let Some(h) = sets::lookup(ep)? {
+        let r = Ref::of(h);
+        let sleeper = r.enter();
+        // Closing takes the number out first, then looks who waits.
+        if fdtable::leads_to(ep, h) {
+            return Ok(Some((h, sleeper)));
+        }
+        drop(sleeper);
+        owners::wait_over(r);
+    }
+    Ok(None)
+}
+
+#[inline]
+fn leaving(h: Handle, wait: impl FnOnce() -> isize) -> isize {
+    let answer = wait();
     owners::wait_over(Ref::of(h));
     answer
 }
 
 /// # Safety
 /// As for [`super::wait()`].
-unsafe fn wait_in(
-    h: Handle,
-    ep: i32,
-    events: *mut epoll_event,
-    max: i32,
-    timeout: Timeout,
-    mask: *const u64,
-    native: impl FnOnce() -> isize,
-) -> isize {
+unsafe fn wait_in(h: Handle, mut sleeper: Sleeper, mut call: Call, native: impl FnOnce() -> isize) -> isize {
     let r = Ref::of(h);
-    if max <= 0 || max as usize > i32::MAX as usize / size_of::<epoll_event>() {
+    if call.max <= 0 || call.max as usize > i32::MAX as usize / size_of::<epoll_event>() {
         return native();
     }
     if r.set.waited.load(Ordering::Relaxed) == 0 {
         r.set.waited.store(1, Ordering::Release);
     }
-    let signals = thread::signals();
-    let (mut timeout, mut got, mut sleeper) = (timeout, 0, None);
+    let mut got = 0;
     if !is_ours(r) {
         let start = sys::ticks();
-        match natively(r, timeout, &mut sleeper, native) {
-            Some(n) if n <= 0 || r.set.tokens.load(Ordering::Acquire) == 0 => return n,
+        match natively(r, call.timeout, &mut sleeper, native) {
+            // Where the number has gone to another set meanwhile, tokens of that one may be among them.
+            Some(n) if n <= 0 || r.set.tokens.load(Ordering::Acquire) == 0 && fdtable::leads_to(call.ep, h) => {
+                return n;
+            }
             Some(n) => got = n as usize,
             None => {}
         }
-        let spent = sys::ticks().wrapping_sub(start) * 1000 / machine::ticks_per_us();
-        timeout.ns = timeout.ns.map(|ns| ns.saturating_sub(spent));
+        call.timeout = call.timeout.since(start);
     }
+    // SAFETY: passed on to the caller.
+    unsafe { wait_on(h, sleeper, call, got) }
+}
+
+/// Waits by ourselves. `got` events of the kernel stand in the program's array already.
+///
+/// # Safety
+/// As for [`super::wait()`].
+unsafe fn wait_on(h: Handle, sleeper: Sleeper, call: Call, got: usize) -> isize {
+    let Call { ep, events, max, timeout, mask } = call;
+    let signals = thread::signals();
     let room = if got > 0 { max as usize } else { memory::room(events, max as usize) };
     if room == 0 {
         return -(libc::EFAULT as isize);
@@ -114,7 +169,7 @@ unsafe fn wait_in(
     let mask = if mask.is_null() { None } else { Some(unsafe { *mask }) };
     // SAFETY: `room` entries can be written (contract, and just checked).
     let out = unsafe { Out::new(events, room) };
-    Wait { r, h, ep, out, mask, timeout, signals, sleeper, fetched: false }.run(got)
+    Wait { r: Ref::of(h), h, ep, out, mask, timeout, signals, sleeper, fetched: false }.run(got)
 }
 
 /// True when a wait must look at more than the kernel's set.
@@ -124,12 +179,12 @@ pub fn is_ours(r: Ref) -> bool {
 }
 
 /// Waits in the kernel alone. None: a socket of the set came onto a ring before that began.
-fn natively(r: Ref, timeout: Timeout, sleeper: &mut Option<Sleeper>, native: impl FnOnce() -> isize) -> Option<isize> {
+fn natively(r: Ref, timeout: Timeout, sleeper: &mut Sleeper, native: impl FnOnce() -> isize) -> Option<isize> {
     if timeout.ns == Some(0) {
         return Some(native());
     }
     // First half of sleeper/rings: pairs with `carrier_changed`, which sets `rings` and then looks for sleepers.
-    *sleeper = Some(r.sleeper());
+    sleeper.sleeps();
     (!is_ours(r)).then(native)
 }
 
@@ -177,8 +232,8 @@ impl Wait {
         }
     }
 
-    /// Goes on by another descriptor of the set when the number was closed, and may be another set's. An error when there is none: it
-    /// was closed while nobody slept in it.
+    /// Goes on by another descriptor of the set when the number was closed, and may be another set's. An error when there is none: none
+    /// could be kept.
     fn follow(&mut self) -> sys::Result<()> {
         if !fdtable::leads_to(self.ep, self.h) {
             self.ep = Ref::named(self.r.name).and_then(|r| r.ep()).ok_or(libc::EBADF)?;
@@ -269,9 +324,14 @@ impl Wait {
         let (i, s) = (h.index(), h.sock());
         let m = &s.members[e];
         // The kernel may report a member before whoever registered it has written that down, and one that another thread is
-        // just taking out: then the entry may be another socket's, in another set.
+        // just taking out: then the entry may be another socket's, in another set. Or the number that was asked by is another set's now.
         let locked = self.r.lock();
-        if s.member_of[e].load(Ordering::Acquire) != self.r.name || !h.is_current() {
+        if s.member_of[e].load(Ordering::Acquire) != self.r.name {
+            drop(locked);
+            member::reported_elsewhere(h, e);
+            return;
+        }
+        if !h.is_current() {
             return;
         }
         match m.mode.load(Ordering::Acquire) {
@@ -328,10 +388,7 @@ impl Wait {
             return self.nap(NAP_NS, deadline);
         }
         // First half of sleeper/hot: pairs with those who make a member hot and then look for sleepers.
-        if self.sleeper.is_none() {
-            self.sleeper = Some(self.r.sleeper());
-        }
-        // Closing takes the number out first, then looks for sleepers.
+        self.sleeper.sleeps();
         self.follow()?;
         for _ in 0..TRIES {
             self.out.again_ns = None;

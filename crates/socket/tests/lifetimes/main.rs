@@ -140,6 +140,13 @@ fn send_file_on(h: Handle, fd: i32, bytes: usize) -> isize {
     unsafe { send::sendfile(h, fd, file.as_raw_fd(), &raw mut offset, bytes, || panic!("on a ring")) }
 }
 
+/// Gives the number of a set to another one, as `dup2` does.
+fn give_set_to(ep: i32, next: &Set) {
+    let _until_replaced = lifecycle::replacing(ep, next.ep).expect("a descriptor of the program");
+    sys::dup2(next.ep, ep).expect("dup2");
+    lifecycle::duplicated(next.ep, ep);
+}
+
 /// Gives the number of an end to another connection, as `dup2` does.
 fn give_to(end: &End, next: &End) {
     let _until_replaced = lifecycle::replacing(end.fd, next.fd).expect("a descriptor of the program");

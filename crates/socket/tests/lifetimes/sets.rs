@@ -1,6 +1,7 @@
 //! Epoll sets that are closed under those who wait in them, and what a close has kept.
 
 use super::*;
+use ropeway_socket::epoll;
 
 /// Epoll sets that this process has in the kernel.
 fn sets_in_the_kernel() -> usize {
@@ -80,6 +81,74 @@ fn a_wait_on_a_number_that_dup2_is_replacing_waits_in_the_set_that_has_it_next()
             drop(replacing);
             assert_eq!(waits.join().expect("the waiter"), [(IN, 8)]);
         });
+    });
+}
+
+/// What a wait on the number of a set reports within `ms`, where another thread does `f` before the kernel is asked, for which it has to be
+/// asked alone.
+fn reported_after(ep: i32, ms: i32, f: impl FnOnce() + Send) -> Vec<(u32, u64)> {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    let (p, max) = (events.as_mut_ptr(), events.len() as i32);
+    // SAFETY: the array is valid for `max` events.
+    let n = unsafe {
+        epoll::wait(ep, p, max, ms, std::ptr::null(), || {
+            std::thread::scope(|scope| scope.spawn(f).join().expect("the other thread"));
+            native(sys::epoll_pwait(ep, p, max, ms, std::ptr::null(), sys::SIGSET_BYTES))
+        })
+    };
+    assert!(n >= 0, "epoll_wait answered {n}");
+    events[..n as usize].iter().map(|e| (e.events, e.u64)).collect()
+}
+
+#[test]
+fn a_set_whose_number_goes_to_another_one_before_the_kernel_is_asked_takes_none_of_its_events() {
+    let _alone = alone();
+    within(LIMIT, "two sets", || {
+        for ms in [0, 50] {
+            for events in [IN, IN | ET] {
+                let (set, next) = (Set::new(), Set::new());
+                let (a, b) = warm_pair(&next, events, 8);
+                next.wait(0);
+                // The kernel tells of the member by a token, once, and of the bell as long as it rings.
+                drop(a);
+                rest();
+                assert_eq!(reported_after(set.ep, ms, || give_set_to(set.ep, &next)), [], "{ms} ms, {events:x}");
+                let reported = set.wait(1000);
+                assert!(matches!(reported[..], [(_, 8)]), "{reported:?}");
+                drop(b);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_number_that_comes_to_stand_for_a_set_before_the_kernel_is_asked_tells_no_tokens() {
+    let _alone = alone();
+    within(LIMIT, "a set", || {
+        let next = Set::new();
+        let (a, _b) = warm_pair(&next, IN, 8);
+        drop(a);
+        rest();
+        // A set that nobody has told us of.
+        // SAFETY: no pointers.
+        let set = Set { ep: unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } };
+        let reported = reported_after(set.ep, 1000, || give_set_to(set.ep, &next));
+        assert!(matches!(reported[..], [(_, 8)]), "{reported:?}");
+    });
+}
+
+#[test]
+fn a_set_whose_number_goes_to_another_one_while_a_wait_looks_at_it_serves_the_wait() {
+    let _alone = alone();
+    within(LIMIT, "two sets", || {
+        let before = sets_in_the_kernel();
+        let (set, next) = (Set::new(), Set::new());
+        let [(a, b), (c, _d)] = [warm_pair(&set, IN, 7), warm_pair(&next, IN, 8)];
+        assert_eq!(a.send(b"x"), 1);
+        assert_eq!(members::reported_while(&set, 1000, b.h, || give_set_to(set.ep, &next)), [(IN, 7)]);
+        assert_eq!(c.send(b"x"), 1);
+        assert_eq!(set.wait(1000), [(IN, 8)]);
+        assert_eq!(sets_in_the_kernel(), before + 2, "two descriptors of one set");
     });
 }
 
