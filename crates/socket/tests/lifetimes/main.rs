@@ -16,7 +16,7 @@ use ropeway_shm::sys;
 use ropeway_shm::table::{FLAG_PEER_FIN, PAIR_LEFT, PAIR_MAPPED, PAIR_NONE, PAIR_REGISTERED, RX_ATTACHED, Sock};
 use ropeway_socket::fdtable::{self, Handle};
 use ropeway_socket::reason::Reason;
-use ropeway_socket::{adopt, handover, lifecycle, process, promote, recv, send, shadow, thread, wait};
+use ropeway_socket::{adopt, epoll, handover, lifecycle, process, promote, recv, send, shadow, thread, wait};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -138,6 +138,19 @@ fn send_file_on(h: Handle, fd: i32, bytes: usize) -> isize {
     let mut offset = 0;
     // SAFETY: the offset is valid.
     unsafe { send::sendfile(h, fd, file.as_raw_fd(), &raw mut offset, bytes, || panic!("on a ring")) }
+}
+
+/// What a wait on the number of a set reports within `ms`, for which the kernel has to be asked alone: `ask` makes the call that it is
+/// given.
+fn reported_by(ep: i32, ms: i32, ask: impl FnOnce(&dyn Fn() -> isize) -> isize) -> Vec<(u32, u64)> {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+    let (p, max) = (events.as_mut_ptr(), events.len() as i32);
+    // SAFETY: the array is valid for `max` events.
+    let kernel = || unsafe { native(sys::epoll_pwait(ep, p, max, ms, std::ptr::null(), sys::SIGSET_BYTES)) };
+    // SAFETY: as above.
+    let n = unsafe { epoll::wait(ep, p, max, ms, std::ptr::null(), || ask(&kernel)) };
+    assert!(n >= 0, "epoll_wait answered {n}");
+    events[..n as usize].iter().map(|e| (e.events, e.u64)).collect()
 }
 
 /// Gives the number of a set to another one, as `dup2` does.

@@ -1,7 +1,6 @@
 //! Members of epoll sets that are closed, changed or moved while another thread's wait looks at them.
 
 use super::*;
-use ropeway_socket::epoll;
 use ropeway_socket::handover::lock_rx;
 use support::{ONESHOT, OUT};
 
@@ -70,5 +69,32 @@ fn an_event_that_is_not_wanted_any_more_when_it_has_been_found_is_not_reported()
         let mut reported = reported_while(&set, 0, b.h, || set.modify(&b, OUT | ONESHOT, 8));
         reported.extend(set.wait(0));
         assert_eq!(reported, [(OUT, 8)]);
+    });
+}
+
+#[test]
+fn what_the_kernel_has_said_of_a_closed_connection_is_not_said_of_the_next_one() {
+    let _alone = alone();
+    within(LIMIT, "a set", || {
+        let set = Set::new();
+        let (a, b) = on_tcp();
+        set.add(&b, IN | ONESHOT, 7);
+        assert_eq!(a.send(b"x"), 1);
+        rest();
+        let (record, mut next) = (b.h.index(), None);
+        let reported = reported_by(set.ep, 0, |kernel| {
+            let answer = kernel();
+            drop(a);
+            drop(b);
+            let (c, d) = on_tcp();
+            assert_eq!(c.h.index(), record, "the one that was given back last");
+            set.add(&c, IN | ONESHOT, 8);
+            next = Some((c, d));
+            answer
+        });
+        assert_eq!(reported, []);
+        let (_c, d) = next.expect("the next one");
+        assert_eq!(d.send(b"x"), 1);
+        assert_eq!(set.wait(1000), [(IN, 8)]);
     });
 }

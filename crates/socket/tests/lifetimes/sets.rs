@@ -1,7 +1,6 @@
 //! Epoll sets that are closed under those who wait in them, and what a close has kept.
 
 use super::*;
-use ropeway_socket::epoll;
 
 /// Epoll sets that this process has in the kernel.
 fn sets_in_the_kernel() -> usize {
@@ -84,20 +83,12 @@ fn a_wait_on_a_number_that_dup2_is_replacing_waits_in_the_set_that_has_it_next()
     });
 }
 
-/// What a wait on the number of a set reports within `ms`, where another thread does `f` before the kernel is asked, for which it has to be
-/// asked alone.
+/// What a wait on the number of a set reports within `ms`, where another thread does `f` before the kernel is asked.
 fn reported_after(ep: i32, ms: i32, f: impl FnOnce() + Send) -> Vec<(u32, u64)> {
-    let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-    let (p, max) = (events.as_mut_ptr(), events.len() as i32);
-    // SAFETY: the array is valid for `max` events.
-    let n = unsafe {
-        epoll::wait(ep, p, max, ms, std::ptr::null(), || {
-            std::thread::scope(|scope| scope.spawn(f).join().expect("the other thread"));
-            native(sys::epoll_pwait(ep, p, max, ms, std::ptr::null(), sys::SIGSET_BYTES))
-        })
-    };
-    assert!(n >= 0, "epoll_wait answered {n}");
-    events[..n as usize].iter().map(|e| (e.events, e.u64)).collect()
+    reported_by(ep, ms, |kernel| {
+        std::thread::scope(|scope| scope.spawn(f).join().expect("the other thread"));
+        kernel()
+    })
 }
 
 #[test]
