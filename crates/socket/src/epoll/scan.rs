@@ -290,7 +290,9 @@ fn put(r: Ref, h: Handle, e: usize, ready: u32, out: &mut Out) -> bool {
     let _locked = r.lock();
     let events = m.events.load(Ordering::Relaxed);
     let mask = ready & (events | ALWAYS);
-    if mask == 0 || !is_member(r, h, e) || m.has(MEMBER_GHOST | MEMBER_DISABLED) {
+    // One that was armed anew since the look began is looked at again, for what is asked now.
+    let is_asked_anew = events & ONESHOT != 0 && m.has(MEMBER_FRESH);
+    if mask == 0 || is_asked_anew || !is_member(r, h, e) || m.has(MEMBER_GHOST | MEMBER_DISABLED) {
         return false;
     }
     if events & ONESHOT != 0 {

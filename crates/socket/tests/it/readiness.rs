@@ -7,7 +7,7 @@ use ropeway_socket::handover::{lock_rx, lock_tx};
 use ropeway_socket::reason::Reason;
 use ropeway_socket::thread::{in_critical, me};
 use ropeway_socket::{lifecycle, poll, process, ready};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -206,6 +206,61 @@ fn a_oneshot_member_on_tcp_stays_fired_when_it_comes_onto_a_ring() {
     assert_eq!(set.wait(10), [], "fired is fired");
     set.modify(&b, IN | ONESHOT, 2);
     assert_eq!(set.wait(0), [(IN, 2)]);
+}
+
+/// A thread that waits looks at a oneshot member for what was asked of it before, while another one asks for something else.
+#[test]
+fn what_is_asked_while_a_waiter_looks_is_reported() {
+    const ROUNDS: u64 = 2_000;
+    for (before, then) in [(0, IN), (IN, OUT), (OUT, IN)] {
+        for on_a_ring in [true, false] {
+            let set = Set::new();
+            let (a, b) = if on_a_ring {
+                let (a, b) = warm_pair(&set, ONESHOT, 0);
+                // What is unread stands in the kernel, and makes no edge any more.
+                lock_tx(a.h.sock()).demote(a.h, a.fd, Reason::Off);
+                (a, b)
+            } else {
+                let (a, b) = on_tcp();
+                set.add(&b, ONESHOT, 0);
+                (a, b)
+            };
+            assert_eq!(a.send(b"x"), 1);
+            let reported = AtomicU64::new(0);
+            let is_late = |data| {
+                let patience = Instant::now() + Duration::from_secs(5);
+                while reported.load(Ordering::Relaxed) < data {
+                    if Instant::now() > patience {
+                        return true;
+                    }
+                    thread::yield_now();
+                }
+                false
+            };
+            let lost = thread::scope(|scope| {
+                scope.spawn(|| {
+                    while reported.load(Ordering::Relaxed) < 2 * ROUNDS {
+                        for (_, data) in set.wait(100).into_iter().filter(|(events, _)| events & then != 0) {
+                            reported.fetch_max(data, Ordering::Relaxed);
+                        }
+                    }
+                });
+                let lost = (1..=ROUNDS).find(|round| {
+                    set.modify(&b, before | ONESHOT, 2 * round - 1);
+                    // Into each part of the look that this begins.
+                    let until = Instant::now() + Duration::from_nanos(round % 512 * 200);
+                    while Instant::now() < until {
+                        std::hint::spin_loop();
+                    }
+                    set.modify(&b, then | ONESHOT, 2 * round);
+                    is_late(2 * round)
+                });
+                reported.store(u64::MAX, Ordering::Relaxed);
+                lost
+            });
+            assert_eq!(lost, None, "{before:#x}, then {then:#x}, on a ring: {on_a_ring}");
+        }
+    }
 }
 
 #[test]
