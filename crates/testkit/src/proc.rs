@@ -46,6 +46,14 @@ pub fn command<A: AsRef<OsStr>>(program: impl AsRef<OsStr>, args: impl IntoItera
     command
 }
 
+/// A command that another program starts: `env` with signals as they are to be for it, `nohup`.
+pub fn behind(program: &[&str], command: &Command) -> Command {
+    let mut starts = self::command(program[0], &program[1..]);
+    starts.arg(command.get_program()).args(command.get_args());
+    starts.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    starts
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {

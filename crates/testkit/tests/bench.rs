@@ -1,11 +1,10 @@
 //! `ropeway bench`: every row of every pattern is measured, what it says can be trusted, and it leaves nothing running.
 
 use ropeway_testkit::World;
-use ropeway_testkit::proc::{Exit, Finished, Process};
+use ropeway_testkit::proc::{Exit, Finished, Process, behind};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -242,14 +241,6 @@ fn wait_for_two_trials(bench: &Process, out: &str) {
     bench.wait_until("two trials are in the file", LIMIT, measured).unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// A command that another program starts.
-fn behind(program: &[&str], command: &Command) -> Command {
-    let mut starts = ropeway_testkit::proc::command(program[0], &program[1..]);
-    starts.arg(command.get_program()).args(command.get_args());
-    starts.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    starts
-}
-
 #[test]
 fn what_was_measured_before_a_ctrl_c_is_kept() {
     let _alone = CORES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -257,9 +248,9 @@ fn what_was_measured_before_a_ctrl_c_is_kept() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let out = world.dir().join(format!("{code}.jsonl"));
         let out = out.to_str().expect("a path");
-        // Where whoever runs the tests ignores SIGHUP, as `nohup` does, the program would do so, too.
+        // What whoever runs the tests ignores, as `nohup` does hangups, the program would ignore, too.
         let command = world.ropeway_command(&short_trials("1000", out));
-        let bench = Process::spawn(behind(&["env", "--default-signal=HUP"], &command));
+        let bench = Process::spawn(behind(&["env", "--default-signal=INT,TERM,HUP"], &command));
         wait_for_two_trials(&bench, out);
         bench.signal(signal);
         let finished = bench.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));

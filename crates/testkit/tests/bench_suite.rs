@@ -1,7 +1,7 @@
 //! `ropeway bench suite`: parts one after the other, a result file for each, one page.
 
 use ropeway_testkit::World;
-use ropeway_testkit::proc::{Exit, Finished, Process, command};
+use ropeway_testkit::proc::{Exit, Finished, Process, behind, command};
 use rustix::process::{Pid, Signal};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -85,7 +85,8 @@ fn a_ctrl_c_takes_the_box_away_and_keeps_what_was_measured() {
     let args = ["bench", "suite", "quick", "--only", "hosts-latency,noise", "--rounds", "1000", "--out"];
     let mut suite = world.ropeway_command(&args);
     suite.arg(&out);
-    let suite = Process::spawn(suite);
+    // What whoever runs the tests ignores the program would ignore, too.
+    let suite = Process::spawn(behind(&["env", "--default-signal=INT"], &suite));
     let file = out.join("hosts-latency.jsonl");
     let measured = || std::fs::read_to_string(&file).unwrap_or_default().lines().count() >= 3;
     suite.wait_until("two trials are in the file", LIMIT, measured).unwrap_or_else(|e| panic!("{e}"));

@@ -2,12 +2,25 @@
 
 use std::time::Duration;
 
+use ropeway_testkit::proc::{Process, behind};
 use ropeway_testkit::{World, need_root, skip};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::{Client, status_query};
 use crate::fuse::{self, FLUSH};
 use crate::world;
+
+/// The signals that ask a daemon to end.
+const ASKING: [Signal; 3] = [Signal::TERM, Signal::INT, Signal::HUP];
+
+/// A world whose daemon was started with this signal as the option of `env` has it.
+fn world_behind(option: &str, signal: Signal) -> World {
+    let world = World::new();
+    let option = format!("{option}={}", signal.as_raw());
+    let daemon = behind(&["env", &option], &world.ropeway_command(&["daemon"]));
+    Process::spawn(daemon).succeed(Duration::from_secs(10));
+    world
+}
 
 fn daemon(world: &World) -> Pid {
     Pid::from_raw(world.daemon_pid().expect("a daemon runs").cast_signed()).expect("a pid")
@@ -45,10 +58,9 @@ fn a_daemon_that_is_told_to_stop_while_a_close_hangs_ends_at_once() {
 #[test]
 fn a_daemon_that_is_asked_to_end_by_a_signal_while_a_close_hangs_ends_at_once() {
     need_root!();
-    // Under `nohup` the daemon ignores SIGHUP, too.
-    let signals = [Signal::TERM, Signal::INT, Signal::HUP];
-    for signal in signals.into_iter().filter(|signal| !is_ignored(*signal)) {
-        let world = world();
+    for signal in ASKING {
+        // What whoever runs the tests ignores, as `nohup` does hangups, the daemon would ignore, too.
+        let world = world_behind("--default-signal", signal);
         match file_that_hangs(&world) {
             Err(why) => skip!("{why}"),
             Ok(_server) => assert_ends_at_once(&world, |daemon| kill_process(daemon, signal).expect("our daemon")),
@@ -56,11 +68,19 @@ fn a_daemon_that_is_asked_to_end_by_a_signal_while_a_close_hangs_ends_at_once() 
     }
 }
 
-/// Whether this process ignores a signal, as those that it starts do.
-fn is_ignored(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").expect("readable");
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it is said");
-    u64::from_str_radix(mask.trim(), 16).expect("hexadecimal digits") & 1 << (signal.as_raw() - 1) != 0
+#[test]
+fn a_daemon_outlives_a_signal_that_it_was_started_to_ignore() {
+    for signal in ASKING {
+        let world = world_behind("--ignore-signal", signal);
+        let former = daemon(&world);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", former.as_raw_nonzero())).expect("it runs");
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it is said");
+        let ignored = u64::from_str_radix(mask.trim(), 16).expect("hexadecimal digits");
+        assert!(ignored & 1 << (signal.as_raw() - 1) != 0, "{signal:?}: {mask}");
+        kill_process(former, signal).expect("our daemon");
+        world.ropeway(&["daemon", "status"]).expect_success();
+        assert_eq!(daemon(&world), former);
+    }
 }
 
 /// Nobody can help that; whoever asks is told what to do.
