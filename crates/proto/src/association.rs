@@ -67,6 +67,10 @@ pub struct Association {
     pub path: Path,
     /// The own address that the peer spoke to last.
     pub spoken_to: u8,
+    /// When something was said, under an address of the host's choice, of which it is not known whether the peer has heard it; [`Time::MAX`]: there is nothing of that kind.
+    said_at: Time,
+    /// So many times in a row it has not.
+    said_in_vain: u8,
     /// `None`: there is one path, and so never a choice.
     pub routes: Option<Box<Routes>>,
     pub phase: Phase,
@@ -251,6 +255,8 @@ impl Association {
             peer: Id::default(),
             path,
             spoken_to: 0,
+            said_at: Time::MAX,
+            said_in_vain: 0,
             routes: None,
             phase,
             host: (!is_opener).then(|| path.host()),
@@ -430,7 +436,8 @@ impl Association {
     }
 
     /// A packet with the header of this moment has left: acknowledgment, grant and times are told.
-    pub fn said(&mut self, now: Time) {
+    pub fn said(&mut self, config: &Config, now: Time) {
+        self.note_said(config, now);
         (self.ack_due, self.asked) = (false, false);
         self.answers.acknowledged();
         self.unsaid_packets = 0;

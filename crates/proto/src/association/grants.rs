@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn who_only_asks_has_its_grant_no_longer_for_that() {
-        let ways: [fn(&mut Association, Time); 2] = [Association::note_question, Association::said];
+        let ways: [fn(&mut Association, Time); 2] =
+            [Association::note_question, |association, now| association.said(&Config::default(), now)];
         for says in ways {
             let (mut association, at) = begun();
             association.lend(10, at);

@@ -104,7 +104,7 @@ impl Endpoint {
             Type::Pin => association.pin_due = false,
             _ => {}
         }
-        association.said(now);
+        association.said(&self.config, now);
         Ok(())
     }
 

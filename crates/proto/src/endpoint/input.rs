@@ -268,6 +268,7 @@ impl Endpoint {
             association.acked.note(freed, now, association.backlog_bytes > 0);
         }
         association.take_time(header, self.empty_at, now);
+        association.note_echo(header, &self.config, now);
         let told_at = lease::told_at(header, self.empty_at, now);
         let may_send = association.take_grant(header, ack, is_newest, told_at, now);
         if freed > 0 || may_send {

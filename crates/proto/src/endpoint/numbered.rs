@@ -218,7 +218,7 @@ impl Endpoint {
         self.counters.packets_sent += accepted as u64;
         let says = |number: &u64| association.sent.get(*number).is_some_and(|packet| !packet.is_short);
         if numbers[..accepted].iter().any(says) {
-            association.said(now);
+            association.said(&self.config, now);
         }
         if accepted < ready {
             Err(LinkFull { place: self.queues.place(&association.path) })
