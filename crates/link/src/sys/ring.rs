@@ -125,7 +125,9 @@ impl Ring {
         request(fd, [block_bytes, blocks, slot_bytes, slots])?;
         let mapped_bytes = blocks * block_bytes;
         // SAFETY: a new mapping at a place that the kernel chooses.
-        let base = unsafe { map(std::ptr::null_mut(), mapped_bytes, libc::MAP_SHARED | libc::MAP_POPULATE, Some(fd)) }?;
+        let base = unsafe { map(std::ptr::null_mut(), mapped_bytes, Some(fd)) };
+        // The kernel makes no other ring as long as it has this one.
+        let base = base.inspect_err(|_| drop(request(fd, [0; 4])))?;
         let (block_at, in_block, early_looks, status_looks) = (0, 0, 0, 0);
         Ok(Ring {
             base,
@@ -147,17 +149,26 @@ impl Ring {
     /// # Errors
     /// There is none at all any more: nothing is received.
     pub fn replace(&mut self, fd: BorrowedFd<'_>, packet_bytes: usize) -> io::Result<()> {
-        let here = |flags, fd| {
+        let here = |fd| {
             // SAFETY: in the place of the mapping, which is this value's own and of which nothing is borrowed.
-            unsafe { map(self.base, self.mapped_bytes, flags | libc::MAP_FIXED, fd) }
+            unsafe { map(self.base, self.mapped_bytes, fd) }
         };
         // The kernel gives up no ring that is mapped; zeros in its place are slots without frames.
-        here(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None)?;
-        if request(fd, [0; 4]).is_err() {
-            return here(libc::MAP_SHARED | libc::MAP_POPULATE, Some(fd)).map(drop);
+        if here(None).is_err() {
+            return Ok(());
         }
-        let ring = Ring::new(fd, self.slots, packet_bytes);
-        *self = ring.or_else(|_| Ring::new(fd, self.slots, self.packet_bytes()))?;
+        if request(fd, [0; 4]).is_err() {
+            return here(Some(fd)).map(drop);
+        }
+        if let Ok(ring) = Ring::new(fd, self.slots, packet_bytes) {
+            *self = ring;
+            return Ok(());
+        }
+        // In the same place, for which there is room in any case.
+        let blocks = self.mapped_bytes / self.block_bytes;
+        request(fd, [self.block_bytes, blocks, self.slot_bytes, self.slots])?;
+        here(Some(fd))?;
+        (self.block_at, self.in_block) = (0, 0);
         Ok(())
     }
 
@@ -275,16 +286,20 @@ fn request(fd: BorrowedFd<'_>, values: [usize; 4]) -> io::Result<()> {
     set_option(fd, libc::SOL_PACKET, PACKET_RX_RING, &request)
 }
 
-/// Maps memory to read and write.
+/// Maps a socket's ring to read and write, or zeros to read: these take no memory that the kernel would have to promise, and are refused before what is in their place is gone. At a given place the mapping
+/// comes instead of what is there; else the kernel chooses one.
 ///
 /// # Safety
-/// With `MAP_FIXED` nothing borrows from what is there.
-unsafe fn map(at: *mut u8, bytes: usize, flags: i32, fd: Option<BorrowedFd<'_>>) -> io::Result<*mut u8> {
-    let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let fd = fd.map_or(-1, |fd| fd.as_raw_fd() as isize);
+/// Nothing borrows from what is at a given place.
+unsafe fn map(at: *mut u8, bytes: usize, ring: Option<BorrowedFd<'_>>) -> io::Result<*mut u8> {
+    let (protection, flags, fd) = match ring {
+        Some(fd) => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd()),
+        None => (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+    };
+    let flags = if at.is_null() { flags } else { flags | libc::MAP_FIXED };
+    let arguments = [at as usize, bytes, protection as usize, flags as usize, fd as isize as usize, 0];
     // SAFETY: the caller's contract; elsewhere the kernel chooses a place where nothing is.
-    unsafe { syscall(libc::SYS_mmap, [at as usize, bytes, protection, flags as usize, fd as usize, 0]) }
-        .map(|at| at as *mut u8)
+    unsafe { syscall(libc::SYS_mmap, arguments) }.map(|at| at as *mut u8)
 }
 
 /// Reads what the kernel wrote into a slot. Offsets that lead out of it, which the kernel never writes, make an empty packet.
