@@ -10,6 +10,7 @@ mod paths;
 pub mod patience;
 pub mod probation;
 mod rest;
+mod shortage;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU64;
@@ -36,6 +37,7 @@ pub use attempt::{Attempt, Crossed, FIRST_RETRY_NS};
 pub use beyond::{Asked, AskedBeyond, Beyond};
 use patience::InVain;
 use probation::Probation;
+use shortage::Shortage;
 
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
 pub const ECHO_LIMIT_NS: u64 = 100_000_000;
@@ -225,21 +227,7 @@ pub struct Association {
     pub counters: AssociationCounters,
 }
 
-/// What is known of an association for which there was no memory.
-#[derive(Debug, Default)]
-pub struct Shortage {
-    /// When a packet of what is granted found none the last time.
-    pub dropped_at: Time,
-    /// Channels whose messages wait for memory.
-    pub waiting: VecDeque<u32>,
-}
-
 impl Association {
-    /// Whether a message of one of its channels waits for memory.
-    pub fn waits_for_memory(&self) -> bool {
-        self.shortage.as_deref().is_some_and(|shortage| !shortage.waiting.is_empty())
-    }
-
     pub fn new(
         id: Id,
         path: Path,
