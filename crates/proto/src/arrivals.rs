@@ -35,6 +35,11 @@ impl Line {
     pub fn pipe_bytes(&self) -> u64 {
         (self.bytes_per_ms.saturating_mul(self.round_trip_ns) / 1_000_000).min(self.latest_bytes)
     }
+
+    /// How long so much takes to arrive; 0: that is not known.
+    pub fn ns_for(&self, bytes: u64) -> u64 {
+        (bytes * 1_000_000).checked_div(self.bytes_per_ms).unwrap_or(0)
+    }
 }
 
 /// How long it takes until something has arrived that stands in one queue.

@@ -20,7 +20,7 @@ pub use waiting::Lack;
 const SHORT_MESSAGE_SHARE: usize = 8;
 
 /// The flags of a payload that is one message.
-fn whole() -> Flags {
+pub fn whole() -> Flags {
     Flags::FIRST | Flags::LAST
 }
 

@@ -280,10 +280,10 @@ impl Pool {
         !self.is_left_for_all(0)
     }
 
-    /// Whether whoever wants another buffer may have it, whatever it keeps and whatever it is for: then nothing else need be looked at.
-    pub fn is_for_all(&self) -> bool {
+    /// Whether whoever wants another buffer may have it, whatever it keeps: then nothing else need be looked at. `may_begin` a message, it does not matter whose while half of what may have begun is left.
+    pub fn is_for_all(&self, may_begin: bool) -> bool {
         self.is_left_for_all(self.buffer_bytes)
-            && self.ledger.begun_bytes() + self.buffer_bytes <= self.begun_limit() / 2
+            && (!may_begin || self.ledger.begun_bytes() + self.buffer_bytes <= self.begun_limit() / 2)
     }
 
     /// Whether an account may have so much more, of which, and of what it keeps, `apart_bytes` do not count: while an eighth of the memory is free beside what is claimed, everybody; of that who keeps little.
@@ -316,22 +316,23 @@ impl Pool {
         self.available_bytes() >= self.last_bytes() - self.last_bytes() / FIRST_SHARE + bytes
     }
 
-    /// Whether so much more may be here of a message of this account that has begun and has no memory set aside: of a host no more than what is left for others.
-    pub fn may_begin(&self, account: AccountId, bytes: usize) -> bool {
-        let left = self.begun_limit().checked_sub(self.ledger.begun_bytes() + bytes);
-        left.is_some_and(|left| self.ledger.begun_bytes_of_host(account) + bytes <= left)
+    /// Whether so much more may be here of a message of this account that has begun and has no memory set aside: of a host no more than what is left for others. `apart_bytes` do not count.
+    pub fn may_begin(&self, account: AccountId, bytes: usize, apart_bytes: usize) -> bool {
+        let begun = self.ledger.begun_bytes().saturating_sub(apart_bytes) + bytes;
+        let begun_by_host = self.ledger.begun_bytes_of_host(account).saturating_sub(apart_bytes) + bytes;
+        begun + begun_by_host <= self.begun_limit()
     }
 
-    /// What waits for a lost packet may be of a message that is not whole, like what is here of those that have begun in their order.
+    /// What waits for a lost packet may be of a message that is not whole, like what is here of those that have begun in their order: it will take a whole piece like that.
     pub fn count_as_begun(&mut self, buffer: &mut Buffer) {
         buffer.is_begun = true;
-        self.ledger.note_begun(buffer.account, 0, buffer.memory.len());
+        self.ledger.note_begun(buffer.account, 0, self.buffer_bytes);
     }
 
     /// It does not wait any more.
     pub fn count_no_more(&mut self, buffer: &mut Buffer) {
         if std::mem::take(&mut buffer.is_begun) {
-            self.ledger.note_begun(buffer.account, buffer.memory.len(), 0);
+            self.ledger.note_begun(buffer.account, self.buffer_bytes, 0);
         }
     }
 

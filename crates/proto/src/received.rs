@@ -314,11 +314,11 @@ impl Received {
         }
     }
 
-    /// `number` has come and could not be kept. It is asked for again as if it had been now: behind those that have not come, which may find memory, and of which a port holds only so many at a time.
-    pub fn put_off(&mut self, number: u64, now: Time) {
+    /// `number` has come and could not be kept. It is asked for again as if it had been at this moment: behind those that have not come, which may find memory, and of which a port holds only so many at a time.
+    pub fn put_off(&mut self, number: u64, asked_at: Time) {
         let slot = self.slots.get_mut(number.wrapping_sub(self.base) as usize);
         if let Some(Slot { state: State::Missing { asked: Some(asked), .. }, .. }) = slot {
-            *asked = now;
+            *asked = asked_at;
         }
     }
 

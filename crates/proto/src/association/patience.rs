@@ -280,11 +280,15 @@ impl Association {
     }
 
     /// A number came and could not be kept: that the path does not bear it is not said; nor, if memory `is_short` and it is not its sender's doing, that this leaves unused what it was granted.
-    pub fn note_no_memory(&mut self, number: u64, is_short: bool, now: Time) {
-        if is_short && number.wrapping_sub(self.received.next()) < self.outstanding_packets() {
-            self.shortage.get_or_insert_default().dropped_at = now;
+    /// The next one is asked for again `spacing_ns` later than this one.
+    pub fn note_no_memory(&mut self, number: u64, is_short: bool, spacing_ns: u64, now: Time) {
+        let is_granted = number.wrapping_sub(self.received.next()) < self.outstanding_packets();
+        let shortage = self.shortage.get_or_insert_default();
+        if is_short && is_granted {
+            shortage.dropped_at = now;
         }
-        self.received.put_off(number, now);
+        shortage.again_at = shortage.again_at.max(now).after(spacing_ns);
+        self.received.put_off(number, shortage.again_at);
         if let Some(in_vain) = self.in_vain.as_mut().filter(|in_vain| in_vain.number == number) {
             (in_vain.since, in_vain.times) = (now, 0);
         }

@@ -161,7 +161,7 @@ mod tests {
             let mut association = open();
             association.lend(10, at(0));
             let number = association.received.next().wrapping_add_signed(beyond);
-            (0..100).for_each(|ms| association.note_no_memory(number, is_short, at(ms)));
+            (0..100).for_each(|ms| association.note_no_memory(number, is_short, 0, at(ms)));
             // It is taken back all the same.
             assert_eq!(association.unused_since(), at(0));
             association.note_use(true, Time::ZERO, || IDLE, at(100));

@@ -9,6 +9,8 @@ use crate::time::Time;
 pub struct Shortage {
     /// When a packet of what is granted found none the last time.
     pub dropped_at: Time,
+    /// What finds no memory next is asked for again as if it had come then.
+    pub again_at: Time,
     /// Channels whose messages wait for memory.
     pub waiting: VecDeque<u32>,
 }

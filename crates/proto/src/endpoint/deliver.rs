@@ -67,7 +67,9 @@ impl Endpoint {
             return Some(previous);
         };
         // Nothing is read any more, in whatever order it comes; and an end by ABORT does not wait for parts of a message that can never be whole, and for which there is no memory.
-        let is_order_over = channel.failed.is_some() || header.kind == Type::Abort && channel.incoming.reserving;
+        let waits_for_memory =
+            channel.incoming.reserving || channel.queued_in.is_some() && channel.incoming.lacks_memory();
+        let is_order_over = channel.failed.is_some() || header.kind == Type::Abort && waits_for_memory;
         (!is_order_over && channel.incoming.delivered != Some(previous)).then_some(previous)
     }
 
@@ -134,7 +136,8 @@ impl Endpoint {
         }
         if landing.as_mut().is_some_and(|landing| self.land(at, flags, payload, landing)) {
             // Who waits has got it: there is nothing to announce.
-            return self.after_arrival(at);
+            self.after_arrival(at);
+            return self.serve_line();
         }
         let longest = self.longest_to(at);
         let account = self.account_of(self.channels[at as usize].association);
@@ -198,7 +201,8 @@ impl Endpoint {
     pub(super) fn let_come(&mut self, at: u32) {
         let window = self.receive_window();
         let channel = &self.channels[at as usize];
-        let goes_beyond = || channel.incoming.lacks_memory() && !self.rx_pool.may_begin(channel.incoming.account(), 0);
+        let goes_beyond =
+            || channel.incoming.lacks_memory() && !self.rx_pool.may_begin(channel.incoming.account(), 0, 0);
         if channel.incoming.is_longer_than(window) || goes_beyond() {
             self.reserve_or_wait(at);
             return;

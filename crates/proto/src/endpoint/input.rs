@@ -17,6 +17,10 @@ const REORDER_DECAY: u64 = 8;
 const REORDER_DECAY_PACKETS: u16 = 1024;
 /// Below this there is no reordering.
 const REORDER_LEAST_NS: u64 = 1_000;
+/// What found no memory comes again at this part of what the line bears: thousands at once would overrun the port, and each of them may find none again ...
+const AGAIN_SHARE: u64 = 4;
+/// ... but on a line that is hardly used each packet so much after the one before.
+const MOST_SPACING_NS: u64 = 100_000;
 /// Who sends blindly cannot know the next number, and has no acknowledgment to guess where the header is short: no more new numbers than these are taken. As many as
 /// batches over other paths, which are still to arrive, may have in between.
 const SHORT_AHEAD_PACKETS: i64 = (BATCH_PACKETS * MOST_PATHS) as i64;
@@ -357,7 +361,8 @@ impl Endpoint {
         let previous = self.must_wait(index, number, header);
         if !self.find_memory(index, previous, packet, landing.as_ref()) {
             self.counters.dropped_memory += 1;
-            self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), now);
+            let spacing_ns = self.arrivals.line().ns_for(AGAIN_SHARE * u64::from(header.length)).min(MOST_SPACING_NS);
+            self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), spacing_ns, now);
             return;
         }
         let association = &mut self.associations[index as usize];

@@ -4,7 +4,7 @@ use ropeway_wire::{Content, Flags, Header, Mode, OpenFields, Packet, Type};
 
 use super::{Endpoint, Landing};
 use crate::association::MOST_REFUSALS;
-use crate::channel::Channel;
+use crate::channel::{Channel, whole};
 use crate::ledger::AccountId;
 
 /// The share of the free memory that packets waiting for a lost one may have, of one association.
@@ -42,7 +42,8 @@ impl Endpoint {
         if self.rx_pool.is_exhausted() || !is_next && held_bytes + bytes > share {
             return false;
         }
-        if self.rx_pool.is_for_all() {
+        let is_stream = channel.is_some_and(|channel| channel.mode == Mode::Stream);
+        if self.rx_pool.is_for_all(!is_stream) {
             return true;
         }
         // Who has not been accepted leaves the rest to others.
@@ -53,7 +54,9 @@ impl Endpoint {
         let begun = if is_next { Begun::of(packet, channel) } else { Begun::by_waiting(header, channel) };
         // All of a message that would go beyond what may have begun, which gets memory as soon as its beginning is here.
         let all_bytes = bytes + self.bytes_for(begun.missing_bytes);
-        let is_bounded = !begun.is_some || self.rx_pool.may_begin(account, self.rx_pool.buffer_bytes());
+        // What waits for a lost packet does not keep that one away.
+        let apart_bytes = if is_next { held_bytes } else { 0 };
+        let is_bounded = !begun.is_some || self.rx_pool.may_begin(account, self.rx_pool.buffer_bytes(), apart_bytes);
         let begins = begun.missing_bytes > 0;
         let wanted_bytes = if is_bounded { bytes } else { all_bytes };
         let lacks_memory = channel.is_some_and(|channel| channel.incoming.lacks_memory());
@@ -64,9 +67,9 @@ impl Endpoint {
                 return true;
             }
         }
-        // What waits for a lost packet does not keep that one away.
-        let apart_bytes = if is_next { held_bytes } else { 0 };
-        if (is_bounded || begins) && self.rx_pool.may_have(account, wanted_bytes, apart_bytes) {
+        // Of one that needs more credit, and memory for all of it by that, nothing is here that others could use.
+        let is_in_vain = channel.is_some_and(|channel| channel.incoming.ends_beyond_limit()) && self.rx_pool.is_short();
+        if (is_bounded || begins) && !is_in_vain && self.rx_pool.may_have(account, wanted_bytes, apart_bytes) {
             return true;
         }
         // Whoever else has begun a message may need the same memory for its end, and none of it is free before one of them is read.
@@ -135,7 +138,8 @@ impl Begun {
 /// Whether a packet may be of a message that is not whole and has no memory set aside.
 pub(super) fn may_be_part(header: &Header, channel: Option<&Channel>) -> bool {
     let is_free = |channel: &Channel| channel.mode == Mode::Stream || channel.incoming.is_reserved();
-    header.kind == Type::Data && !channel.is_some_and(is_free) && !header.flags.contains(Flags::FIRST | Flags::LAST)
+    let is_whole = header.flags.intersection(whole() | Flags::RECORDS) == whole();
+    header.kind == Type::Data && !channel.is_some_and(is_free) && !is_whole
 }
 
 /// Whether a packet of this type takes no memory in its turn: it ends its channel, or nobody reads that any more.

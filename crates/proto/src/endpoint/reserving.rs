@@ -85,9 +85,13 @@ impl Endpoint {
         let channel = &self.channels[at as usize];
         let (account, buffers) = (channel.incoming.account(), self.buffers_for(channel.incoming.unfinished_bytes()));
         let bytes = buffers * self.rx_pool.buffer_bytes();
+        // Some of what it lacks may be here, and wait for a lost packet.
+        let held_bytes = self.associations[channel.association as usize].received.held_bytes();
         let is_free = match channel.queued_in {
             Some(_) => self.rx_pool.is_left_for_all(bytes),
-            None => self.rx_pool.may_have(account, bytes, 0) || channel.is_hungry() && self.may_have_first(bytes),
+            None => {
+                self.rx_pool.may_have(account, bytes, held_bytes) || channel.is_hungry() && self.may_have_first(bytes)
+            }
         };
         if !is_free {
             return false;

@@ -108,7 +108,8 @@ impl Endpoint {
         if *header != run.expected || run.now != now || !run.path.takes(path) {
             return false;
         }
-        if !self.rx_pool.is_for_all() && !self.channels[run.channel.index as usize].incoming.has_set_aside() {
+        let channel = &self.channels[run.channel.index as usize];
+        if !self.rx_pool.is_for_all(channel.mode == Mode::Messages) && !channel.incoming.has_set_aside() {
             return false;
         }
         let (index, length) = (run.association, usize::from(run.header.length));

@@ -174,3 +174,106 @@ fn channels_that_nobody_has_accepted_do_not_stand_before_others_in_line() {
     let arrives = carry_until(&mut world, &mut flows, 2 * S, |_, flows| flows.iter().all(Flow::is_done));
     assert!(arrives, "{:?}", world.hosts[0].counters());
 }
+
+#[test]
+fn a_lost_packet_of_a_message_finds_memory_however_much_waits_for_it() {
+    // The second packet of each message, and the first.
+    for lost in [1, 0] {
+        let mut world = world_of(9);
+        let mut flows = [(); 2].map(|()| {
+            let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
+            Flow::messages((1, client), (0, server), 32_000, 1)
+        });
+        let is_lossy = Rc::new(Cell::new(true));
+        let (loses, mut seen) = (Rc::clone(&is_lossy), BTreeMap::<u16, Vec<u32>>::new());
+        world.filter = Some(Box::new(move |_, from, _, bytes| {
+            let header = Packet::parse(bytes).unwrap().header;
+            if from != 1 || header.kind != Type::Data {
+                return true;
+            }
+            let numbers = seen.entry(header.channel).or_default();
+            if !numbers.contains(&header.number) {
+                numbers.push(header.number);
+            }
+            !loses.get() || numbers.get(lost) != Some(&header.number)
+        }));
+        carry_until(&mut world, &mut flows, 20 * MS, |_, _| false);
+        assert!(world.hosts[0].buffers_in_use().1 > 20, "packets wait");
+        let mut others = unread(&mut world, 2..9, 0, 10);
+        carry_until(&mut world, &mut others, S, |_, _| false);
+        assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+        is_lossy.set(false);
+        carry(&mut world, &mut flows, S);
+    }
+}
+
+#[test]
+fn long_messages_that_wait_leave_the_last_memory_to_short_ones() {
+    let mut world = world_of(12);
+    let long = (1..9).map(|host| {
+        let (client, server) = open(&mut world, host, 0, 7, Mode::Messages);
+        Flow::messages((host, client), (0, server), 100_000, 1)
+    });
+    let mut long: Vec<_> = long.collect();
+    let (client, server) = open(&mut world, 10, 0, 7, Mode::Messages);
+    let mut flows = unread(&mut world, 9..10, 0, 40);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+    carry_until(&mut world, &mut long, 50 * MS, |_, _| false);
+    carry(&mut world, &mut [Flow::messages((10, client), (0, server), 8_000, 1)], S);
+}
+
+#[test]
+fn short_beginnings_that_wait_count_as_what_they_become() {
+    let mut world = world_of(3);
+    let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
+    let mut speaker = Speaker::new(&mut world, 2, 300, Mode::Messages);
+    // Each waits for a packet that comes then, of a channel that nobody knows, and memory is for no more than a part of what they begin.
+    let first = [&20_000u32.to_be_bytes()[..], &[7]].concat();
+    let gap = speaker.number;
+    for channel in 0..300 {
+        speaker.number = gap + 2 * channel as u32 + 1;
+        speaker.say(&mut world, channel, 1, (Type::Data, Flags::FIRST), &first);
+    }
+    pass(&mut world, MS);
+    for channel in 0..300 {
+        speaker.number = gap + 2 * channel;
+        speaker.say(&mut world, 0, 0, (Type::Data, Flags::FIRST | Flags::LAST), &[7]);
+    }
+    pass(&mut world, MS);
+    println!("{} buffers", world.hosts[0].buffers_in_use().1);
+    carry(&mut world, &mut [Flow::messages((1, client), (0, server), 60_000, 1)], S);
+}
+
+#[test]
+fn streams_come_in_runs_however_many_messages_have_begun() {
+    let mut world = world_of(3);
+    let (client, server) = open(&mut world, 1, 0, 8, Mode::Stream);
+    let mut speaker = Speaker::new(&mut world, 2, 60, Mode::Messages);
+    let first = [&20_000u32.to_be_bytes()[..], &[7; 1000]].concat();
+    (0..60).for_each(|channel| speaker.say(&mut world, channel, 0, (Type::Data, Flags::FIRST), &first));
+    pass(&mut world, MS);
+    world.net.rate = 0;
+    stream(&mut world, (1, client), (0, server), 500_000, S);
+    assert!(world.hosts[0].counters().packets_in_runs > 100, "{:?}", world.hosts[0].counters());
+}
+
+#[test]
+fn an_end_by_abort_needs_no_memory_on_a_channel_that_nobody_has_accepted() {
+    let mut world = world_of(4);
+    world.hosts[0].listen(9, Mode::Messages, 64).unwrap();
+    open(&mut world, 1, 0, 7, Mode::Stream);
+    let now = world.clock(1);
+    let sender = world.hosts[1].connect(now, &path(0), 9, Mode::Messages).unwrap();
+    pass(&mut world, MS);
+    let mut flows = unread(&mut world, 2..3, 0, 40);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+    let now = world.clock(1);
+    let _ = world.hosts[1].send(now, sender, &[7; 400_000]);
+    pass(&mut world, 50 * MS);
+    let now = world.clock(1);
+    world.hosts[1].abort(now, sender);
+    pass(&mut world, S);
+    assert!(!world.hosts[0].has_incoming(9));
+}

@@ -104,6 +104,11 @@ impl Incoming {
         self.is_unfinished() && !self.is_reserved()
     }
 
+    /// The message at hand needs more credit than its peer was told.
+    pub fn ends_beyond_limit(&self) -> bool {
+        self.lacks_memory() && self.message_end > self.limit
+    }
+
     /// What is missing of the message that memory was set aside for.
     pub fn lacking_bytes(&self) -> u64 {
         self.reserved_until.saturating_sub(self.offset)
