@@ -56,9 +56,11 @@ pub(crate) unsafe fn tell(place: *mut timespec, time: timespec) -> bool {
     }
 }
 
+/// A number that leads to nothing of ours yet may be given to a set while the kernel is waited in.
 #[inline(always)]
-fn is_set(ep: c_int) -> bool {
-    fdtable::lookup(ep).is_some_and(|h| h.kind() == Kind::Set || is_closing(h)) && !vfork::in_child()
+fn may_be_set(ep: c_int) -> bool {
+    let is_set = |h: Handle| h.kind() == Kind::Set || is_closing(h);
+    fdtable::lookup(ep).map_or_else(following, is_set) && !vfork::in_child()
 }
 
 /// True for a set that another thread closes, where that may be waited for.
@@ -149,7 +151,7 @@ hooks! {
     }
 
     fn epoll_wait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
-        if !is_set(ep) {
+        if !may_be_set(ep) {
             return next::epoll_wait(ep, events, max, timeout);
         }
         answer_int(epoll::wait(ep, events, max, timeout, core::ptr::null(), || {
@@ -158,7 +160,7 @@ hooks! {
     }
 
     fn epoll_pwait(ep: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
-        if !is_set(ep) {
+        if !may_be_set(ep) {
             return next::epoll_pwait(ep, events, max, timeout, mask);
         }
         answer_int(epoll::wait(ep, events, max, timeout, mask.cast(), || {
@@ -169,7 +171,7 @@ hooks! {
     fn epoll_pwait2(
         ep: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t
     ) -> c_int {
-        if !is_set(ep) {
+        if !may_be_set(ep) {
             return next::epoll_pwait2(ep, events, max, timeout, mask);
         }
         answer_int(epoll::wait2(ep, events, max, timeout, mask.cast(), || {

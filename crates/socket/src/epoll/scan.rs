@@ -270,7 +270,14 @@ fn report_member(r: Ref, h: Handle, e: usize, m: &Member, named: bool, out: &mut
     if edge && a.events & events & WRITE != 0 && unblock(h, e) {
         a.news = true;
     }
-    if a.events & (events | ALWAYS) == 0 || edge && !fresh && !a.news || !put(r, h, e, a.events, out) {
+    if a.events & (events | ALWAYS) == 0 || edge && !fresh && !a.news {
+        return false;
+    }
+    if !put(r, h, e, a.events, out) {
+        // What the kernel told of is told of once.
+        if is_member(r, h, e) {
+            m.flags.fetch_or(asks & (MEMBER_TOKEN | MEMBER_HINT), Ordering::AcqRel);
+        }
         return false;
     }
     // What the kernel knew of the shadow then, it has said.

@@ -46,6 +46,8 @@ struct Call {
     max: i32,
     timeout: Timeout,
     mask: *const u64,
+    /// Handlers that had run when the program called.
+    signals: Signals,
 }
 
 /// A wait that has rings to look at, or tokens to translate.
@@ -82,7 +84,7 @@ pub unsafe fn wait(
     mask: *const u64,
     native: impl FnOnce() -> isize,
 ) -> isize {
-    let mut call = Call { ep, events, max, timeout, mask };
+    let mut call = Call { ep, events, max, timeout, mask, signals: thread::signals() };
     match enter(ep) {
         // SAFETY: passed on to the caller.
         Ok(Some((h, sleeper))) => leaving(h, || unsafe { wait_in(h, sleeper, call, native) }),
@@ -159,8 +161,7 @@ unsafe fn wait_in(h: Handle, mut sleeper: Sleeper, mut call: Call, native: impl 
 /// # Safety
 /// As for [`super::wait()`].
 unsafe fn wait_on(h: Handle, sleeper: Sleeper, call: Call, got: usize) -> isize {
-    let Call { ep, events, max, timeout, mask } = call;
-    let signals = thread::signals();
+    let Call { ep, events, max, timeout, mask, signals } = call;
     let room = if got > 0 { max as usize } else { memory::room(events, max as usize) };
     if room == 0 {
         return -(libc::EFAULT as isize);

@@ -129,6 +129,33 @@ fn a_number_that_comes_to_stand_for_a_set_before_the_kernel_is_asked_tells_no_to
 }
 
 #[test]
+fn a_signal_that_came_while_the_kernel_was_asked_interrupts_a_wait_that_goes_on() {
+    let _alone = alone();
+    within(LIMIT, "a set", || {
+        let next = Set::new();
+        let (a, b) = warm_pair(&next, IN, 8);
+        drop(a);
+        rest();
+        // SAFETY: no pointers.
+        let set = Set { ep: unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) } };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        let p = events.as_mut_ptr();
+        // The kernel has a token to tell, of a member that is gone before anybody looks; and so long a handler runs.
+        let native = || {
+            give_set_to(set.ep, &next);
+            // SAFETY: the array is valid for so many events.
+            let n = unsafe { native(sys::epoll_pwait(set.ep, p, 4, 1000, std::ptr::null(), sys::SIGSET_BYTES)) };
+            drop(b);
+            thread::note_handler(true);
+            n
+        };
+        // SAFETY: as above.
+        let answer = unsafe { epoll::wait(set.ep, p, 4, 1000, std::ptr::null(), native) };
+        assert_eq!(answer, -(libc::EINTR as isize));
+    });
+}
+
+#[test]
 fn a_set_whose_number_goes_to_another_one_while_a_wait_looks_at_it_serves_the_wait() {
     let _alone = alone();
     within(LIMIT, "two sets", || {
