@@ -1,6 +1,6 @@
 //! Engines with the cluster's keys: over real links, and across fork.
 
-use ropeway_engine::restart::Secret;
+use ropeway_engine::restart::{Secret, SecretError};
 use ropeway_engine::{ClusterKey, ClusterKeys, Engine, Error, ErrorCode, Interest, LinkId, Mode, Options, Target};
 use ropeway_link::fault::FaultLink;
 use ropeway_link::udp::{self, UdpLink};
@@ -200,8 +200,18 @@ fn an_engine_that_comes_back_with_its_secret_ends_what_it_had_before() {
     // A port of one's own: bound, and left again.
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
+    // A child that another of these tests forks has the lock, too, until it ends.
+    let open = || {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            match Secret::open(&file) {
+                Err(SecretError::InUse { .. }) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+                opened => return opened.unwrap(),
+            }
+        }
+    };
     let start = || {
-        let secret = Arc::new(Secret::open(&file).unwrap());
+        let secret = Arc::new(open());
         let options = Options { keys: keys(&[1]), secret: Some(secret), ..Options::default() };
         let udp = udp::Options { most_packet_bytes: Some(1472), ..udp::Options::new(address.parse().unwrap()) };
         let link = FaultLink::new(UdpLink::open(&udp).unwrap(), 1);
