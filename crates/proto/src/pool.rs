@@ -280,6 +280,11 @@ impl Pool {
         !self.is_left_for_all(0)
     }
 
+    /// Less is left than what is for those who keep little, whatever is claimed.
+    pub fn has_only_the_last(&self) -> bool {
+        self.available_bytes() < self.last_bytes()
+    }
+
     /// Whether whoever wants another buffer may have it, whatever it keeps: then nothing else need be looked at. `may_begin` a message, it does not matter whose while half of what may have begun is left.
     pub fn is_for_all(&self, may_begin: bool) -> bool {
         self.is_left_for_all(self.buffer_bytes)

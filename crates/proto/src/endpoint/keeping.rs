@@ -68,7 +68,8 @@ impl Endpoint {
             }
         }
         // Of one that needs more credit, and memory for all of it by that, nothing is here that others could use.
-        let is_in_vain = channel.is_some_and(|channel| channel.incoming.ends_beyond_limit()) && self.rx_pool.is_short();
+        let is_in_vain =
+            channel.is_some_and(|channel| channel.incoming.ends_beyond_limit()) && self.rx_pool.has_only_the_last();
         if (is_bounded || begins) && !is_in_vain && self.rx_pool.may_have(account, wanted_bytes, apart_bytes) {
             return true;
         }
