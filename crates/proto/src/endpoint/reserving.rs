@@ -127,8 +127,11 @@ impl Endpoint {
     }
 
     /// Lets messages come that wait in line and for which there is memory: first the one that claims it, then one of each association after the other.
+    #[inline]
     pub(super) fn serve_line(&mut self) {
-        self.serve(Looks::FEW);
+        if !self.line.is_empty() {
+            self.serve(Looks::FEW);
+        }
     }
 
     fn serve(&mut self, looks: Looks) {
