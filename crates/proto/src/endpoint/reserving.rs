@@ -227,10 +227,11 @@ impl Endpoint {
             self.line.retain(|&waiting| waiting != index);
         }
         for at in association.channels.indices() {
-            let incoming = &mut self.channels[at as usize].incoming;
-            if std::mem::take(&mut incoming.reserving) && self.claimant == Some(at) {
-                (self.claimant, self.rx_pool.claimed_bytes) = (None, 0);
+            if self.claimant == Some(at) {
+                self.end_claim();
             }
+            let incoming = &mut self.channels[at as usize].incoming;
+            incoming.reserving = false;
             if incoming.end_reservation(&mut self.rx_pool) {
                 self.reserved.remove(&at);
             }
