@@ -6,7 +6,7 @@ mod forks;
 mod images;
 
 pub(crate) use closing::{Behind, behind_now, kept_soon, lookup};
-pub use closing::{Closing, closing, duplicated, once_closed, once_set_closed, replacing, was_closed};
+pub use closing::{Closing, closing, duplicated, give_way, once_closed, once_set_closed, replacing, was_closed};
 pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, enter_owner};
 pub use forks::{fork_child, fork_child_apart, fork_parent, fork_prepare};
@@ -161,13 +161,6 @@ pub fn connect(h: Handle, native: impl FnOnce() -> isize) -> isize {
         stats::count_connection();
     }
     r
-}
-
-/// `dup2` onto one of our own numbers: we give way, and make ourselves a new descriptor at the next need.
-pub fn give_way(fd: i32) {
-    if fdtable::is_internal(fd) {
-        fdtable::remove(fd);
-    }
 }
 
 /// The descriptor that a close kept open for threads that still wait on the socket.

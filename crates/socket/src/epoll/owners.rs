@@ -60,6 +60,23 @@ fn give_kept_back(r: Ref) {
     }
 }
 
+/// The program puts something else behind one of our own numbers: what is kept there of a set goes on behind another one.
+pub fn move_kept(fd: i32) {
+    for_each_local(|r| {
+        if r.local.kept.load(Ordering::SeqCst) == fd
+            && let Ok(kept) = sys::duplicate_high(fd)
+        {
+            fdtable::enter_internal(kept);
+            if r.local.kept.compare_exchange(fd, kept, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                fdtable::close_internal(kept);
+                return;
+            }
+            // Unless the last wait has returned meanwhile.
+            let _ = r.local.ep.compare_exchange(fd, kept, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    });
+}
+
 /// After a set's descriptor was closed, or before that where nobody waits in it.
 pub fn set_closed(h: Handle, fd: i32) {
     let r = Ref::of(h);

@@ -122,6 +122,32 @@ pub fn duplicated(old: i32, new: i32) {
     }
 }
 
+/// `dup2` onto one of our own numbers: we give way, and make ourselves a new descriptor at the next need. What a close kept for
+/// those who still wait could not be made anew: that moves.
+pub fn give_way(fd: i32) {
+    if fdtable::is_internal(fd) {
+        move_kept(fd);
+        epoll::move_kept(fd);
+        fdtable::remove(fd);
+    }
+}
+
+fn move_kept(fd: i32) {
+    if !process::started() {
+        return;
+    }
+    let keeps = |index: &u32| local(*index).keep_fd.load(Ordering::SeqCst) == fd + 1;
+    if let Some(index) = (0..process::table().used_socks()).find(keeps)
+        && let Ok(kept) = sys::duplicate_high(fd)
+    {
+        fdtable::enter_internal(kept);
+        let keep_fd = &local(index).keep_fd;
+        if keep_fd.compare_exchange(fd + 1, kept + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            fdtable::close_internal(kept);
+        }
+    }
+}
+
 /// The descriptor that is kept for a call under way. A close takes the number out before it knows that there is one, and is waited
 /// for where it is about to keep it.
 #[cold]

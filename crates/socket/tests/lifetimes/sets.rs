@@ -225,6 +225,7 @@ fn what_the_program_puts_in_the_place_of_a_set_that_is_kept_for_a_wait_stays_ope
         let (quiet, _writer) = std::io::pipe().expect("pipe");
         lifecycle::give_way(number);
         sys::dup2(quiet.as_raw_fd(), number).expect("dup2");
+        assert!(ropeways_own().any(|fd| is_a_set(&fd)), "it is kept behind another number");
         assert_eq!(waiters.into_iter().map(|waiter| waiter.join().expect("a waiter")).sum::<usize>(), 0);
         assert!(is_open(number));
         sys::close(number).expect("close");
@@ -243,6 +244,7 @@ fn what_the_program_puts_in_the_place_of_a_socket_that_is_kept_for_a_receive_sta
         let (quiet, _writer) = std::io::pipe().expect("pipe");
         lifecycle::give_way(number);
         sys::dup2(quiet.as_raw_fd(), number).expect("dup2");
+        assert!(lifecycle::kept_fd(h).is_some_and(|kept| kept != number), "it is kept behind another number");
         assert_eq!(b.send(b"late"), 4);
         assert_eq!(reader.join().expect("the reader"), 4);
         assert!(is_open(number));
