@@ -15,6 +15,7 @@ mod counters;
 mod deliver;
 #[cfg(test)]
 mod fixed;
+
 mod input;
 mod joining;
 mod keeping;
@@ -24,6 +25,7 @@ mod numbered;
 mod opening;
 mod output;
 mod path;
+mod pausing;
 mod places;
 mod ports;
 mod queues;
@@ -133,6 +135,10 @@ pub struct Endpoint {
     reserved: BTreeMap<u32, Reserved>,
     /// These have their place among the timers.
     reserved_stand_in_timers: bool,
+    /// Channels whose peer is to send nothing for now, each behind its association.
+    paused: BTreeSet<(u32, u32)>,
+    /// The one that went on last by itself: the others behind it come first.
+    let_go_last: (u32, u32),
     /// Slots for numbers that are missing, or came behind such, of all associations.
     slots: usize,
     /// Before that no wide window is looked through for what is missing, but those whose turn was told before.
@@ -210,6 +216,8 @@ impl Endpoint {
             claimant: None,
             reserved: BTreeMap::new(),
             reserved_stand_in_timers: false,
+            paused: BTreeSet::new(),
+            let_go_last: (0, 0),
             slots: 0,
             looks_at: Time::ZERO,
             queues: Queues::new(),

@@ -47,6 +47,8 @@ pub struct Outgoing {
     unacked_packets: u32,
     /// The peer takes bytes up to this offset.
     credit: u64,
+    /// It takes none for now, until it says that again.
+    is_paused: bool,
     /// Bytes numbered so far.
     offset: u64,
     /// The newest number, while it is not known to be acknowledged.
@@ -139,14 +141,22 @@ impl Outgoing {
 
     /// What the peer takes beyond what was sent.
     pub fn credit_left(&self) -> u64 {
-        self.credit.saturating_sub(self.offset)
+        if self.is_paused { 0 } else { self.credit.saturating_sub(self.offset) }
     }
 
-    /// Raises the credit; `false` if that is no news.
+    /// Raises the credit, or ends a pause by giving it again; `false` if that is no news.
     pub fn raise_credit(&mut self, limit: u64) -> bool {
-        let news = limit > self.credit;
-        self.credit = self.credit.max(limit);
+        if limit < self.credit {
+            return false;
+        }
+        let news = limit > self.credit || self.is_paused;
+        (self.credit, self.is_paused) = (limit, false);
         news
+    }
+
+    /// The peer takes nothing more until it gives credit again.
+    pub fn pause(&mut self) {
+        self.is_paused = true;
     }
 
     /// Room for the user's bytes below `limit` bytes queued and unacknowledged.

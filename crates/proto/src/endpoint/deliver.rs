@@ -63,12 +63,12 @@ impl Endpoint {
         if (previous.wrapping_sub(association.received.base()) as i64) < 0 {
             return None;
         }
-        let Some(channel) = association.channel(header.channel).map(|at| &self.channels[at as usize]) else {
-            return Some(previous);
-        };
+        let Some(at) = association.channel(header.channel) else { return Some(previous) };
+        let channel = &self.channels[at as usize];
         // Nothing is read any more, in whatever order it comes; and an end by ABORT does not wait for parts of a message that can never be whole, and for which there is no memory.
-        let waits_for_memory =
-            channel.incoming.reserving || channel.queued_in.is_some() && channel.incoming.lacks_memory();
+        let waits_for_memory = channel.incoming.reserving
+            || channel.queued_in.is_some() && channel.incoming.lacks_memory()
+            || channel.mode == Mode::Messages && self.is_paused(at);
         let is_order_over = channel.failed.is_some() || header.kind == Type::Abort && waits_for_memory;
         (!is_order_over && channel.incoming.delivered != Some(previous)).then_some(previous)
     }
@@ -218,7 +218,8 @@ impl Endpoint {
         if channel.detached {
             return;
         }
-        channel.credit_due = true;
+        (channel.credit_due, channel.hold_due) = (true, false);
+        self.end_pause(at);
         self.say_words(at);
     }
 

@@ -316,8 +316,7 @@ impl Endpoint {
                     }
                 }
                 Block::Credit(number, limit) => self.handle_credit(index, number, limit),
-                // Not silence: `heard_at` has moved. Nothing else to do.
-                Block::Hold(_) => {}
+                Block::Hold(number) => self.handle_hold(index, number),
                 Block::Want(number, limit) => self.handle_want(index, number, limit),
             }
         }
@@ -331,7 +330,14 @@ impl Endpoint {
         }
     }
 
-    /// The peer waits for credit and knows only `limit`: say it again, or that there is none.
+    /// The peer has no memory for more, whatever credit it gave: not before it gives that again.
+    fn handle_hold(&mut self, index: u32, number: u16) {
+        let Some(at) = self.associations[index as usize].channel(number) else { return };
+        self.channels[at as usize].outgoing.pause();
+        self.schedule_channel(at);
+    }
+
+    /// The peer waits for credit and knows only `limit`, or that it is paused: say it again, or that there is none.
     fn handle_want(&mut self, index: u32, number: u16, limit: u64) {
         let Some(at) = self.associations[index as usize].channel(number) else { return };
         let channel = &self.channels[at as usize];
@@ -339,13 +345,15 @@ impl Endpoint {
             // There may be more memory than when something came the last time.
             self.after_arrival(at);
         }
-        let channel = &mut self.channels[at as usize];
-        if channel.incoming.limit() > limit {
-            channel.credit_due = true;
+        let incoming = &self.channels[at as usize].incoming;
+        if incoming.limit() > limit
+            || incoming.credit_left() >= self.rx_pool.payload_bytes() as u64 && self.may_go_on(at)
+        {
+            self.say_credit(at);
         } else {
-            channel.hold_due = true;
+            self.channels[at as usize].hold_due = true;
+            self.say_words(at);
         }
-        self.say_words(at);
     }
 
     fn handle_numbered(
@@ -359,10 +367,16 @@ impl Endpoint {
         let header = &packet.header;
         // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
         let previous = self.must_wait(index, number, header);
-        if !self.find_memory(index, previous, packet, landing.as_ref()) {
+        let finds_memory = self.find_memory(index, previous, packet, landing.as_ref());
+        if finds_memory && !self.paused.is_empty() {
+            self.let_go(index, header.channel);
+        }
+        if !finds_memory && !self.has_memory_for_lowest(index, number, packet) {
             self.counters.dropped_memory += 1;
             let spacing_ns = self.arrivals.line().ns_for(AGAIN_SHARE * u64::from(header.length)).min(MOST_SPACING_NS);
+            let is_new = !header.flags.contains(Flags::RTX);
             self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), spacing_ns, now);
+            self.pause(index, header.channel, is_new);
             return;
         }
         let association = &mut self.associations[index as usize];

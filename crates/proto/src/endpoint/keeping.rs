@@ -42,21 +42,42 @@ impl Endpoint {
         if self.rx_pool.is_exhausted() || !is_next && held_bytes + bytes > share {
             return false;
         }
+        let begun = if is_next { Begun::of(packet, channel) } else { Begun::by_waiting(header, channel) };
+        // What waits for a lost packet does not keep that one away.
+        let apart_bytes = if is_next { held_bytes } else { 0 };
+        if self.has_memory(channel, account, bytes, apart_bytes, is_next, &begun) {
+            return true;
+        }
+        // Whoever else has begun a message may need the same memory for its end, and none of it is free before one of them is read.
+        let may_reserve = |channel: &Channel| is_next && channel.queued_in.is_none() && channel.incoming.lacks_memory();
+        match at.filter(|_| channel.is_some_and(may_reserve)) {
+            Some(at) => self.reserve_or_wait(at),
+            None => false,
+        }
+    }
+
+    /// Whether a packet that takes so much finds memory, of which and of what its account keeps `apart_bytes` do not count: one that `is_next` in its channel, or one that waits for that.
+    fn has_memory(
+        &self,
+        channel: Option<&Channel>,
+        account: AccountId,
+        bytes: usize,
+        apart_bytes: usize,
+        is_next: bool,
+        begun: &Begun,
+    ) -> bool {
         let is_stream = channel.is_some_and(|channel| channel.mode == Mode::Stream);
         if self.rx_pool.is_for_all(!is_stream) {
             return true;
         }
         // Who has not been accepted leaves the rest to others.
-        let is_accepted = channel.is_none_or(|channel| channel.queued_in.is_none());
-        if !is_accepted && self.rx_pool.is_short() {
+        if channel.is_some_and(|channel| channel.queued_in.is_some()) && self.rx_pool.is_short() {
             return false;
         }
-        let begun = if is_next { Begun::of(packet, channel) } else { Begun::by_waiting(header, channel) };
-        // All of a message that would go beyond what may have begun, which gets memory as soon as its beginning is here.
+        // All of a message that would go beyond what may have begun, which gets memory as soon as its beginning is here. Piece by piece those that begin together would share what is left, and none come to its end.
         let all_bytes = bytes + self.bytes_for(begun.missing_bytes);
-        // What waits for a lost packet does not keep that one away.
-        let apart_bytes = if is_next { held_bytes } else { 0 };
-        let is_bounded = !begun.is_some || self.rx_pool.may_begin(account, self.rx_pool.buffer_bytes(), apart_bytes);
+        let piece_bytes = self.rx_pool.buffer_bytes();
+        let is_bounded = !begun.is_some || self.rx_pool.may_begin(account, piece_bytes, apart_bytes);
         let begins = begun.missing_bytes > 0;
         let wanted_bytes = if is_bounded { bytes } else { all_bytes };
         let lacks_memory = channel.is_some_and(|channel| channel.incoming.lacks_memory());
@@ -70,14 +91,26 @@ impl Endpoint {
         // Of one that needs more credit, and memory for all of it by that, nothing is here that others could use.
         let is_in_vain =
             channel.is_some_and(|channel| channel.incoming.ends_beyond_limit()) && self.rx_pool.has_only_the_last();
-        if (is_bounded || begins) && !is_in_vain && self.rx_pool.may_have(account, wanted_bytes, apart_bytes) {
-            return true;
+        (is_bounded || begins) && !is_in_vain && self.rx_pool.may_have(account, wanted_bytes, apart_bytes)
+    }
+
+    /// The same of a packet of full length that comes next on a channel, if it begins no message for which there is none.
+    pub(super) fn has_memory_for_next(&self, channel: &Channel) -> bool {
+        let association = &self.associations[channel.association as usize];
+        let begun = Begun { is_some: channel.incoming.lacks_memory(), missing_bytes: 0 };
+        let (bytes, apart_bytes) = (self.rx_pool.buffer_bytes(), association.received.held_bytes());
+        !self.rx_pool.is_exhausted()
+            && self.has_memory(Some(channel), association.account, bytes, apart_bytes, true, &begun)
+    }
+
+    /// Whether there is memory for the lowest number that is missing in an association, whatever its channel keeps: what has come behind it is not acknowledged before.
+    pub(super) fn has_memory_for_lowest(&self, index: u32, number: u64, packet: &Packet<'_>) -> bool {
+        let association = &self.associations[index as usize];
+        if number != association.received.base() || association.received.is_next(number) {
+            return false;
         }
-        // Whoever else has begun a message may need the same memory for its end, and none of it is free before one of them is read.
-        match at.filter(|_| is_next && is_accepted && lacks_memory) {
-            Some(at) => self.reserve_or_wait(at),
-            None => false,
-        }
+        let channel = association.channel(packet.header.channel).map(|at| &*self.channels[at as usize]);
+        self.rx_pool.may_have_lowest(Begun::of(packet, channel).is_some)
     }
 
     /// The account of an association, which has none while it is at rest.

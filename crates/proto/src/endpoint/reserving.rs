@@ -100,7 +100,7 @@ impl Endpoint {
         let incoming = &mut self.channels[at as usize].incoming;
         let is_raised = incoming.reserve(buffers, &mut self.rx_pool);
         self.reserved.insert(at, Reserved::new(incoming.lacking_bytes()));
-        if is_raised {
+        if is_raised || self.is_paused(at) {
             self.say_credit(at);
         }
         true
@@ -131,6 +131,9 @@ impl Endpoint {
     pub(super) fn serve_line(&mut self) {
         if !self.line.is_empty() {
             self.serve(Looks::FEW);
+        }
+        if !self.paused.is_empty() {
+            self.let_some_go();
         }
     }
 
@@ -215,6 +218,7 @@ impl Endpoint {
     /// A channel wants no memory for a message any more: what it has of it goes to the next in line, and so does what it kept.
     pub(super) fn release_reservation(&mut self, at: u32) {
         self.leave_line(at);
+        self.end_pause(at);
         if self.channels[at as usize].incoming.end_reservation(&mut self.rx_pool) {
             self.reserved.remove(&at);
         }
@@ -226,6 +230,7 @@ impl Endpoint {
         if association.waits_for_memory() {
             self.line.retain(|&waiting| waiting != index);
         }
+        self.end_pauses_of(index);
         for at in association.channels.indices() {
             if self.claimant == Some(at) {
                 self.end_claim();

@@ -38,4 +38,5 @@ mod strangers;
 mod transfer;
 mod tunables;
 mod tuning;
+mod unkept;
 mod wildcards;

@@ -1,0 +1,98 @@
+//! Channels whose peer is to send nothing more for now, as a packet found no memory (docs/protocol.md 5.11): what is under way then is all that is refused.
+
+use std::ops::Bound;
+
+use super::Endpoint;
+
+/// So many are told at once that they may go on.
+const LET_GO: usize = 4;
+
+impl Endpoint {
+    /// A packet of this channel found no memory, with a number that `is_new` or one that was asked for. Of the first channel of an association all hear it that were not read: what they send next would not find any, either.
+    pub(super) fn pause(&mut self, index: u32, number: u16, is_new: bool) {
+        let Some(at) = self.associations[index as usize].channel(number) else { return };
+        if !self.may_pause(at) {
+            return;
+        }
+        let others: Vec<u32> = match self.pauses_any_of(index) {
+            true => Vec::new(),
+            false => self.associations[index as usize].channels.indices().filter(|&at| self.is_stuffed(at)).collect(),
+        };
+        for other in others {
+            self.pause_channel(other);
+        }
+        if is_new || !self.is_paused(at) {
+            self.pause_channel(at);
+        }
+    }
+
+    fn pauses_any_of(&self, index: u32) -> bool {
+        self.paused.range((index, 0)..).next().is_some_and(|&(other, _)| other == index)
+    }
+
+    /// Whether anybody may read what comes on a channel.
+    fn may_pause(&self, at: u32) -> bool {
+        let channel = &self.channels[at as usize];
+        !channel.released && channel.failed.is_none() && !channel.incoming.is_finished()
+    }
+
+    /// Whether something of it is unread, and no memory set aside for more.
+    fn is_stuffed(&self, at: u32) -> bool {
+        let incoming = &self.channels[at as usize].incoming;
+        self.may_pause(at) && incoming.unread_bytes() > 0 && !incoming.has_set_aside()
+    }
+
+    fn pause_channel(&mut self, at: u32) {
+        let channel = &mut self.channels[at as usize];
+        self.paused.insert((channel.association, at));
+        (channel.hold_due, channel.credit_due) = (true, false);
+        self.say_words(at);
+    }
+
+    /// Whether a whole packet that comes next on this channel would find memory.
+    pub(super) fn may_go_on(&self, at: u32) -> bool {
+        let channel = &self.channels[at as usize];
+        channel.released || channel.incoming.has_set_aside() || self.has_memory_for_next(channel)
+    }
+
+    /// What has come of this channel has found memory: so may what follows.
+    pub(super) fn let_go(&mut self, index: u32, number: u16) {
+        let at = self.associations[index as usize].channel(number);
+        if let Some(at) = at.filter(|&at| self.is_paused(at)) {
+            self.say_credit(at);
+        }
+    }
+
+    pub(super) fn is_paused(&self, at: u32) -> bool {
+        self.paused.contains(&(self.channels[at as usize].association, at))
+    }
+
+    /// The channel goes on, or ends: it is not paused any more.
+    pub(super) fn end_pause(&mut self, at: u32) {
+        if !self.paused.is_empty() {
+            self.paused.remove(&(self.channels[at as usize].association, at));
+        }
+    }
+
+    /// No channel of an association is paused any more.
+    pub(super) fn end_pauses_of(&mut self, index: u32) {
+        while let Some(&(other, at)) = self.paused.range((index, 0)..).next().filter(|(other, _)| *other == index) {
+            self.paused.remove(&(other, at));
+        }
+    }
+
+    /// Lets a few go on if memory has become free: the others ask, too.
+    pub(super) fn let_some_go(&mut self) {
+        for _ in 0..LET_GO {
+            if self.paused.is_empty() || self.rx_pool.is_short() {
+                return;
+            }
+            let behind = (Bound::Excluded(self.let_go_last), Bound::Unbounded);
+            let Some(&next) = self.paused.range(behind).next().or_else(|| self.paused.first()) else { return };
+            self.let_go_last = next;
+            if self.may_go_on(next.1) {
+                self.say_credit(next.1);
+            }
+        }
+    }
+}
