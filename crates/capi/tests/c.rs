@@ -89,6 +89,27 @@ fn a_program_may_load_the_library_and_let_go_of_it() {
 }
 
 #[test]
+fn the_librarys_threads_have_their_stacks_however_much_thread_local_memory_the_program_has() {
+    let library = Library::build();
+    let dir = tempfile::tempdir().expect("a directory");
+    let key = dir.path().join("key");
+    std::fs::write(&key, "00112233445566778899aabbccddeeff0f1e2d3c4b5a69788796a5b4c3d2e1f0\n").expect("written");
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("it is ours");
+    let text = std::fs::read_to_string(root().join("tests/programs/tls.c")).expect("readable");
+    std::fs::copy(root().join("tests/programs/check.h"), dir.path().join("check.h")).expect("copied");
+    for bytes in ["300000", "4000000"] {
+        let source = dir.path().join(format!("tls{bytes}.c"));
+        std::fs::write(&source, text.replace("300000", bytes)).expect("written");
+        let tls = compile(&source, "cc", "-std=gnu11");
+        for key in [None, Some(&key)] {
+            let mut command = library.command(&tls, &[]);
+            command.envs(key.map(|key| ("ROPEWAY_KEY_FILE", key)));
+            assert_eq!(run(command), "there is a stack beside it\n", "{bytes} {key:?}");
+        }
+    }
+}
+
+#[test]
 fn the_exit_loses_no_message_and_ends_all_connections_at_once() {
     let library = Library::build();
     assert_eq!(run(library.command(&program("exits"), &[])), "the exit keeps its word\n");

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::shown::{ConnectionShown, LinkShown, Shown};
 use crate::inner::Inner;
-use crate::signals;
+use crate::thread::{self, ENGINE_STACK_BYTES};
 
 /// The beginning of every engine's address, before the user's number.
 pub const PREFIX: &str = "ropeway-engine/";
@@ -128,9 +128,8 @@ impl Listener {
 pub(crate) fn start(inner: Weak<Inner>) -> io::Result<Arc<Listener>> {
     static NUMBERS: AtomicU32 = AtomicU32::new(0);
     let listener = Arc::new(Listener::bind(PREFIX, &NUMBERS)?);
-    let thread = std::thread::Builder::new().name("ropeway-control".into()).stack_size(256 << 10);
     let served = listener.clone();
-    signals::without(|| thread.spawn(move || serve(&served, &inner)))?;
+    thread::spawn("ropeway-control", ENGINE_STACK_BYTES, move || serve(&served, &inner))?;
     Ok(listener)
 }
 

@@ -26,8 +26,8 @@ use crate::error::Error;
 use crate::helper::AFTER_PANIC;
 use crate::path;
 use crate::room::Room;
-use crate::signals;
 use crate::sleep::until_told;
+use crate::thread::{self, USUAL_STACK_BYTES};
 
 pub use crate::shimmed::OVERHEAD_BYTES;
 pub use ropeway_proto::gateway::{GatewayCounters, Limits};
@@ -227,8 +227,7 @@ impl Gateway {
         static NUMBERS: AtomicU32 = AtomicU32::new(0);
         let listener = Arc::new(control::Listener::bind(PREFIX, &NUMBERS)?);
         let (served, inner) = (listener.clone(), Arc::downgrade(&self.inner));
-        let thread = std::thread::Builder::new().name("ropeway-control".into());
-        signals::without(|| thread.spawn(move || answer_all(&served, &inner)))?;
+        thread::spawn("ropeway-control", USUAL_STACK_BYTES, move || answer_all(&served, &inner))?;
         self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(listener.clone());
         Ok(listener.name.clone())
     }

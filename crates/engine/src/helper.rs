@@ -6,7 +6,7 @@
 
 use crate::core::{Core, Poller};
 use crate::inner::Inner;
-use crate::signals;
+use crate::thread::{self, ENGINE_STACK_BYTES};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, MutexGuard};
@@ -34,8 +34,7 @@ pub const AFTER_PANIC: Duration = Duration::from_millis(100);
 const TICKS_TO_PARK: u32 = 4;
 
 pub fn start(inner: Arc<Inner>) -> io::Result<JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name("ropeway".into()).stack_size(256 << 10);
-    signals::without(|| thread.spawn(move || keep_running(&inner)))
+    thread::spawn("ropeway", ENGINE_STACK_BYTES, move || keep_running(&inner))
 }
 
 /// A panic is a fault of ours, and where panics are caught the engine goes on without waiting for a program that may never call again.

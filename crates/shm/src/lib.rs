@@ -24,6 +24,8 @@ pub mod processors;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod segment;
+#[cfg(not(loom))]
+pub mod stack;
 pub mod sys;
 #[cfg(not(loom))]
 pub mod table;

@@ -8,7 +8,7 @@ use ropeway_engine::gateway::{Gateway, Limits, udp_options};
 use ropeway_engine::key_file::{self, Choice, KeyError};
 use ropeway_engine::link::udp::UdpLink;
 use ropeway_engine::link::{self, Link, local_addresses, local_hardware_addresses};
-use ropeway_engine::signals;
+use ropeway_engine::thread::{self, USUAL_STACK_BYTES};
 use ropeway_shm::fork::Birthmark;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr};
@@ -246,7 +246,7 @@ impl Forwarder {
                 forward();
             }
         };
-        let thread = signals::without(|| std::thread::Builder::new().name("ropeway-gateway".into()).spawn(run))?;
+        let thread = thread::spawn("ropeway-gateway", USUAL_STACK_BYTES, run)?;
         Ok(Forwarder { go: Some(go), thread: Some(thread), birthmark })
     }
 

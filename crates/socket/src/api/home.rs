@@ -16,7 +16,8 @@ use super::errors::{of_opening, of_opening_without_key};
 use super::exit;
 use super::per_process::PerProcess;
 use ropeway_engine::gateway::host_and_port;
-use ropeway_engine::{Engine, Error, LinkId, Way, Workers, link, signals};
+use ropeway_engine::thread::{self, USUAL_STACK_BYTES};
+use ropeway_engine::{Engine, Error, LinkId, Way, Workers, link};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -272,7 +273,7 @@ impl Process {
             drop(homes);
         };
         // Without a thread to spare, the exit of the process waits for it.
-        let _ = signals::without(|| std::thread::Builder::new().name("ropeway-linger".into()).spawn(wait));
+        let _ = thread::spawn("ropeway-linger", USUAL_STACK_BYTES, wait);
     }
 }
 
