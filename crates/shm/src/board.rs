@@ -32,6 +32,8 @@ pub const SLOTS: usize = 64;
 const WISH_NS: u64 = 4_000_000;
 /// For so long it does not fade to other users: twice the time between two words of who is busy.
 const FRESH_NS: u64 = 1_000_000;
+/// What somebody holds counts for no longer than this after it was written, whatever stands there: twice the longest lease that can be set, and room.
+const LONGEST_NS: u64 = 5_000_000_000;
 /// Where boards lie.
 const DIRECTORY: &str = "/dev/shm";
 /// The beginning of a board's name, before layout, user and network namespace.
@@ -186,25 +188,49 @@ impl Place {
         self.directory.join(format!("{PREFIX}{LAYOUT}-locks-{}-{}", self.user, self.namespace))
     }
 
-    /// Opens, or makes, a file of this user that has that mode.
-    fn open(&self, path: &Path, mode: u32) -> io::Result<(File, Metadata)> {
+    /// Opens, or makes, a file of this user that has that mode, and is empty or has that length. One on which somebody has a lease is not waited for.
+    fn open(&self, path: &Path, mode: u32, bytes: usize) -> io::Result<(File, Metadata)> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(mode)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
             .open(path)?;
         let meta = file.metadata()?;
+        let refused = |why: &str| {
+            let what = format!("{} {why}; remove it", path.display());
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+        };
         if !(self.is_owner)(&meta, self.user) || !meta.is_file() {
-            let what = format!("{} belongs to somebody else; remove it", path.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+            return refused("belongs to somebody else");
+        }
+        // Another file of this user, to which another user may have made the link, is not to be shown and written over.
+        if meta.nlink() > 1 || ![0, bytes as u64].contains(&meta.len()) {
+            return refused("is another file than it should be");
         }
         if meta.permissions().mode() & 0o777 != mode {
             file.set_permissions(Permissions::from_mode(mode))?;
         }
         Ok((file, meta))
+    }
+}
+
+impl Slot {
+    /// When its owner last wrote, where `now_ns` was before. `None`: nobody can have written that yet, so nothing of it counts.
+    fn written_ns(&self, now_ns: u64, clock: fn() -> u64) -> Option<u64> {
+        let written_ns = self.written_ns.load(Ordering::Acquire);
+        // It may have been written since.
+        (written_ns <= now_ns || written_ns <= clock()).then_some(written_ns)
+    }
+
+    /// Until when what it holds counts.
+    fn holds_until_ns(&self, now_ns: u64, clock: fn() -> u64) -> u64 {
+        // In this order the last word is not older than its end.
+        let until_ns = self.valid_until_ns.load(Ordering::Acquire);
+        let written_ns = self.written_ns(now_ns, clock);
+        written_ns.map_or(0, |written_ns| until_ns.min(written_ns.saturating_add(LONGEST_NS)))
     }
 }
 
@@ -255,8 +281,8 @@ impl Board {
     /// # Errors
     /// As [`Board::open`].
     pub fn open_at(place: Place) -> io::Result<Board> {
-        let (locks, _) = place.open(&place.locks(), LOCKS_MODE)?;
-        let (file, meta) = place.open(&place.board(), BOARD_MODE)?;
+        let (locks, _) = place.open(&place.locks(), LOCKS_MODE, 0)?;
+        let (file, meta) = place.open(&place.board(), BOARD_MODE, BYTES)?;
         allocate(&file)?;
         let slots = Slots::map(&file)?;
         let users = Users::of(&place);
@@ -288,7 +314,7 @@ impl Board {
 
     fn take_slot(&self) -> Option<usize> {
         let now = self.now_ns();
-        let counts = |place: &usize| self.slots[*place].valid_until_ns.load(Ordering::Acquire) > now;
+        let counts = |place: &usize| self.slots[*place].holds_until_ns(now, self.place.clock) > now;
         // What the last owner of a slot has granted may still be under way: rather one where it is not.
         let (counting, other): (Vec<usize>, Vec<usize>) = (0..SLOTS).partition(counts);
         let own = other.into_iter().chain(counting).find(|&place| set_lock(&self.locks, place, libc::F_WRLCK))?;
@@ -338,7 +364,7 @@ impl Board {
         let mut whole = None;
         let mut free = || {
             let now = (place.clock)();
-            let valid = slots.without(*own).filter(|(_, slot)| slot.valid_until_ns.load(Ordering::Acquire) >= now);
+            let valid = slots.without(*own).filter(|(_, slot)| slot.holds_until_ns(now, place.clock) >= now);
             let (held, most) = valid.fold((0u64, claim.whole_bytes), |(held, most), (_, slot)| {
                 let more = slot.held_bytes.load(Ordering::Acquire);
                 (held.saturating_add(more), most.max(slot.whole_bytes.load(Ordering::Relaxed)))
@@ -381,7 +407,8 @@ impl Board {
         let (users, users_before) = self.users.demands(self.place.user);
         let mut others = Others { users, users_before, ..Others::default() };
         for (place, slot) in self.slots.without(self.own) {
-            let age_ns = now.saturating_sub(slot.written_ns.load(Ordering::Acquire));
+            let Some(written_ns) = slot.written_ns(now, self.place.clock) else { continue };
+            let age_ns = now.saturating_sub(written_ns);
             let demand = slot.demand_bytes.load(Ordering::Relaxed);
             let packet_bytes = slot.packet_bytes.load(Ordering::Relaxed).min(LONGEST_PACKET_BYTES);
             let bytes = match others.users.is_empty() {
@@ -590,6 +617,56 @@ mod tests {
     }
 
     #[test]
+    fn a_board_on_which_somebody_has_a_lease_is_not_waited_for() {
+        /// As <fcntl.h> has it.
+        const F_SETSIG: libc::c_int = 10;
+        let directory = Directory::new("leased");
+        let place = directory.place(0);
+        for path in [place.board(), place.locks()] {
+            drop(directory.open(0));
+            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            // Who has a lease is told by a signal that somebody waits, here by one that means nothing.
+            // SAFETY: have no pointers.
+            let leased = unsafe {
+                libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
+                libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+            };
+            assert_eq!(leased, 0, "{}", io::Error::last_os_error());
+            let began = std::time::Instant::now();
+            let error = Board::open_at(place.clone()).unwrap_err();
+            assert!(began.elapsed().as_secs() < 1, "{:?}", began.elapsed());
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn another_file_under_a_boards_name_is_left_as_it_is() {
+        let file: [fn(&Place) -> PathBuf; 2] = [Place::board, Place::locks];
+        for (file, bytes, is_link) in [
+            (file[0], BYTES, true),
+            (file[0], 2 * BYTES, true),
+            (file[0], 2 * BYTES, false),
+            (file[1], 0, true),
+            (file[1], 1, false),
+        ] {
+            let directory = Directory::new("other");
+            let place = directory.place(0);
+            let (path, other) = (file(&place), directory.0.join("other"));
+            let content = vec![b'x'; bytes];
+            std::fs::write(&other, &content).unwrap();
+            std::fs::set_permissions(&other, Permissions::from_mode(0o640)).unwrap();
+            match is_link {
+                true => std::fs::hard_link(&other, &path).unwrap(),
+                false => std::fs::rename(&other, &path).unwrap(),
+            }
+            let error = Board::open_at(place).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode, std::fs::read(&path).unwrap() == content), (0o640, true), "{}", path.display());
+        }
+    }
+
+    #[test]
     fn a_wish_fades() {
         assert_eq!([0, WISH_NS / 4, WISH_NS, u64::MAX].map(|age_ns| faded(1000, age_ns)), [1000, 750, 0, 0]);
         assert_eq!(faded(u64::MAX, 0), u64::MAX);
@@ -632,6 +709,30 @@ mod tests {
         pass(VALID_NS);
         boards[0].publish(wants(1000));
         assert_eq!(hold(&mut boards[0], 50, 10, 100), 50);
+    }
+
+    #[test]
+    fn what_nobody_can_have_written_does_not_count_for_ever() {
+        let (_directory, mut boards) = boards("damaged", 2);
+        let damage = |board: &Board, written_ns: u64| {
+            let slot = &board.slots[1];
+            slot.demand_bytes.store(1000, Ordering::Relaxed);
+            slot.held_bytes.store(1000, Ordering::Relaxed);
+            slot.written_ns.store(written_ns, Ordering::Relaxed);
+            slot.valid_until_ns.store(1 << 63, Ordering::Relaxed);
+        };
+        drop(boards.remove(1));
+        damage(&boards[0], boards[0].now_ns());
+        boards[0].publish(wants(1000));
+        assert_eq!(hold(&mut boards[0], 100, 10, 100), 0);
+        pass(LONGEST_NS + 1);
+        boards[0].publish(wants(1000));
+        assert_eq!(hold(&mut boards[0], 100, 10, 100), 100, "it is too long ago");
+        boards[0].release(0);
+        damage(&boards[0], 1 << 62);
+        assert_eq!(boards[0].others(), Others::default());
+        assert_eq!(hold(&mut boards[0], 100, 10, 100), 100, "it is still to come");
+        assert_eq!(boards[0].take_slot(), Some(1));
     }
 
     #[test]

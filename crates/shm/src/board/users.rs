@@ -14,7 +14,7 @@ use std::fs::{File, OpenOptions};
 use std::mem::{offset_of, size_of};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
-use super::{BYTES, Claim, LONGEST_PACKET_BYTES, Place, SLOTS, Slot, usable_after};
+use super::{BYTES, Claim, LONGEST_NS, LONGEST_PACKET_BYTES, Place, SLOTS, Slot, usable_after};
 use crate::fair::{self, Wanted};
 use finder::Finder;
 
@@ -22,8 +22,6 @@ mod finder;
 
 /// Other users whose boards are read, so that reading them stays within microseconds; of more, those who have been silent are left out.
 pub const USERS: usize = 16;
-/// What somebody of another user holds counts for no longer than this after it was written: twice the longest lease that can be set, and room.
-const LONGEST_NS: u64 = 5_000_000_000;
 /// And it is waited for it to come down for no longer than this, whatever its leases are (10 ms by default, or eight round trips).
 const MOST_PATIENCE_NS: u64 = 1_000_000_000;
 /// So much longer than grants take to come back, as who holds them has to find our board first: two looks at the directory.
