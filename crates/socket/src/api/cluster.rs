@@ -2,6 +2,7 @@
 //! from here, and forwarding for them. The description itself is `ropeway_engine::cluster`'s.
 
 use super::per_process::PerProcess;
+use once_cell::race::OnceBox;
 use ropeway_engine::ClusterKeys;
 use ropeway_engine::cluster::{ClusterError, Forwarding, Hop, NODE_VAR};
 use ropeway_engine::gateway::{Gateway, Limits, udp_options};
@@ -33,13 +34,14 @@ pub(super) fn of_cluster(error: ClusterError) -> io::Error {
     io::Error::new(kind, error.to_string())
 }
 
-/// The cluster of the file that `ROPEWAY_CLUSTER` names, or of the usual one. It is read once; `None`: there is none.
+/// The cluster of the file that `ROPEWAY_CLUSTER` names, or of the usual one. It is kept once it was read; `None`: there is none.
 ///
 /// # Errors
 /// The file cannot be used.
 pub fn get() -> io::Result<Option<&'static Cluster>> {
-    static CLUSTER: OnceLock<Result<Option<Cluster>, String>> = OnceLock::new();
-    let read = CLUSTER.get_or_init(|| Cluster::from_environment().map_err(|error| error.to_string()));
+    // Without a lock, as the environment.
+    static CLUSTER: OnceBox<Result<Option<Cluster>, String>> = OnceBox::new();
+    let read = CLUSTER.get_or_init(|| Box::new(Cluster::from_environment().map_err(|error| error.to_string())));
     read.as_ref().map(Option::as_ref).map_err(|what| invalid(what.clone()))
 }
 
@@ -155,14 +157,14 @@ pub struct Keys {
 }
 
 /// What a program's own configuration says about keys.
-static CHOICE: OnceLock<Choice> = OnceLock::new();
+static CHOICE: OnceBox<Choice> = OnceBox::new();
 
 /// Says what holds about keys where the environment does not, before the first socket: it goes before the cluster's description.
 ///
 /// # Errors
 /// Something else was said before.
 pub fn choose_keys(choice: Choice) -> io::Result<()> {
-    if *CHOICE.get_or_init(|| choice.clone()) == choice {
+    if *CHOICE.get_or_init(|| Box::new(choice.clone())) == choice {
         return Ok(());
     }
     Err(invalid("this process has been told before where its keys are".into()))

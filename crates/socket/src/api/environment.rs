@@ -3,6 +3,7 @@
 //! `ROPEWAY_SPIN_US` means what it means to `ropeway run`: how long a wait spins before it sleeps. A variable that makes no sense fails every
 //! call that would have needed it, rather than being left out.
 
+use once_cell::race::OnceBox;
 use ropeway_engine::gateway::OVERHEAD_BYTES;
 use ropeway_engine::link::Link;
 use ropeway_engine::link::udp::{self, USUAL_URGENT_PRIORITY};
@@ -10,7 +11,6 @@ use ropeway_engine::{Config, LEAST_PACKET_BYTES, Options};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Longest spin that can be asked for: as the preload has it.
@@ -66,14 +66,15 @@ pub struct Environment {
     pub config: Config,
 }
 
-/// The environment of this process, read once.
+/// The environment of this process, which is kept once it was read.
 ///
 /// # Errors
 /// A variable makes no sense.
 pub fn get() -> io::Result<&'static Environment> {
-    static ENVIRONMENT: OnceLock<Result<Environment, String>> = OnceLock::new();
-    let read =
-        ENVIRONMENT.get_or_init(|| parse(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into())));
+    // Without a lock: a child that is forked while another thread reads could wait for it for ever.
+    static ENVIRONMENT: OnceBox<Result<Environment, String>> = OnceBox::new();
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into());
+    let read = ENVIRONMENT.get_or_init(|| Box::new(parse(variable)));
     read.as_ref().map_err(|what| io::Error::new(ErrorKind::InvalidInput, what.as_str()))
 }
 

@@ -5,7 +5,7 @@ use ropeway_socket::{Address, Listener, Stream, ToAddresses};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub const BYTES: usize = 5_000_000;
 
@@ -54,6 +54,7 @@ fn a_part_for_another_process() {
             }
         }
         "outlive servers" => outlive_servers(&argument),
+        "fork during the first call" => fork_during_the_first_call(argument.parse().unwrap()),
         "serve until killed" => {
             let listener = Listener::bind(argument.as_str()).unwrap();
             for stream in std::iter::repeat_with(|| listener.accept().unwrap().0) {
@@ -197,6 +198,42 @@ fn outlive_servers(address: &str) {
     }
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+/// Another thread is at its first call, which reads this process's environment and cluster, for so long when the child is made.
+fn fork_during_the_first_call(after: u64) {
+    let first = std::thread::spawn(|| Listener::bind("127.0.0.1:0").map(drop));
+    std::thread::sleep(Duration::from_micros(after));
+    // SAFETY: the child makes calls that a forked child may make, and leaves without running anything of its parent.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a signal for this child only, should it hang.
+        unsafe { libc::alarm(10) };
+        let is_bound = Listener::bind("127.0.0.1:0").is_ok();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!is_bound)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child");
+    first.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_child_that_is_forked_during_its_parents_first_call_makes_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cluster.toml");
+    // Long enough to be read for milliseconds.
+    let nodes = (1..1000).map(|number| {
+        let (high, low) = (number / 250, number % 250 + 1);
+        format!("[[node]]\nnumber = {number}\nname = \"node{number}\"\naddresses = {{ lan = \"10.0.{high}.{low}\" }}\n")
+    });
+    std::fs::write(&file, format!("trusted = true\n{}", nodes.collect::<String>())).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    for after_us in [500, 2000, 5000, 10_000] {
+        succeeds("fork during the first call", &after_us.to_string(), &[("ROPEWAY_CLUSTER", file.to_str().unwrap())]);
+    }
 }
 
 /// A key in a file, as its owner keeps it.
