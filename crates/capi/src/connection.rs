@@ -261,12 +261,13 @@ fn sends_now(flags: c_int) -> Outcome<bool> {
 
 fn recv_stream(stream: &Stream, out: &mut [u8], flags: c_int) -> Outcome<usize> {
     check_flags(flags, RECEIVE_FLAGS)?;
-    let (peek, now) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_DONTWAIT != 0);
+    let [peek, now, all] = [libc::MSG_PEEK, libc::MSG_DONTWAIT, libc::MSG_WAITALL].map(|flag| flags & flag != 0);
     Ok(match (peek, now) {
         (true, true) => stream.try_peek(out)?,
+        (true, false) if all => stream.peek_all(out)?,
         (true, false) => stream.peek(out)?,
         (false, true) => stream.try_read(out)?,
-        (false, false) if flags & libc::MSG_WAITALL != 0 => return recv_all(stream, std::iter::once(out)),
+        (false, false) if all => return recv_all(stream, std::iter::once(out)),
         (false, false) => Read::read(&mut &*stream, out)?,
     })
 }

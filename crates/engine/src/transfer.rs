@@ -295,6 +295,38 @@ impl Engine {
     pub fn try_peek(&self, channel: ChannelId, out: &mut [u8]) -> Result<Option<usize>, Error> {
         self.attempt(Subject::Channel(channel), |core, _| Ok(core.endpoint.peek(channel, out)?))
     }
+
+    /// Waits until a look at the bytes of a stream fills `out`, no more of them can come before some are read, or the time is over, and gives what there is; they stay.
+    ///
+    /// # Errors
+    /// Nothing came in time; the connection ended.
+    pub fn peek_all(
+        &self,
+        channel: ChannelId,
+        out: &mut [u8],
+        deadline: Option<Instant>,
+    ) -> Result<Option<usize>, Error> {
+        let mut flushed = false;
+        let looked = self.block(Subject::Channel(channel), deadline, |core, _| {
+            match core.endpoint.peek_all(channel, out) {
+                Err(RecvError::WouldBlock) => {
+                    if !std::mem::replace(&mut flushed, true) {
+                        // As in `recv`: questions leave before anybody waits for answers.
+                        core.endpoint.flush(channel);
+                    }
+                    None
+                }
+                looked => Some(looked.map_err(Error::from)),
+            }
+        });
+        match looked {
+            Err(Error::TimedOut) => match self.try_peek(channel, out) {
+                Err(Error::WouldBlock) => Err(Error::TimedOut),
+                looked => looked,
+            },
+            looked => looked,
+        }
+    }
 }
 
 /// Hands over what there is room for, from `sent` on.

@@ -346,7 +346,10 @@ static void scattered(void)
 		}
 		memset(copy, 0, sizeof copy);
 		in[1] = part(copy, sizeof copy);
-		CHECK(ropeway_recvv(server, in, 4, MSG_WAITALL | (types[i] == ROPEWAY_STREAM ? MSG_PEEK : 0)) > 0);
+		if (types[i] == ROPEWAY_STREAM)
+			CHECK(ropeway_recvv(server, in, 3, MSG_WAITALL | MSG_PEEK) == (ssize_t)sizeof big + 5);
+		else
+			CHECK(ropeway_recvv(server, in, 4, MSG_WAITALL) == (ssize_t)sizeof big + 6);
 		CHECK(memcmp(head, "hdr", 3) == 0 && copy[1] == big[1]);
 		if (types[i] == ROPEWAY_STREAM)
 			CHECK(ropeway_recvv(server, in, 3, MSG_WAITALL) == (ssize_t)sizeof big + 5);
@@ -844,6 +847,61 @@ static void limits_of_waiting_for_all(void)
 	}
 	trickle.is_over = 1;
 	CHECK(pthread_join(trickle.thread, NULL) == 0);
+	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+}
+
+static void *sends_the_rest_late(void *argument)
+{
+	usleep(50000);
+	CHECK(ropeway_send(*(int *)argument, "defgh", 5, 0) == 5);
+	return NULL;
+}
+
+/* A look at all of several bytes waits for them, as taking them does, but not for what cannot come before something is taken. */
+static void looks_at_all(void)
+{
+	static char long_ones[8 << 20];
+	struct timeval limit = {0, 70000}, no_limit = {0, 0};
+	int client, server, i, yes = 1, no = 0;
+	char bytes[100];
+	struct iovec parts[2];
+	pthread_t thread;
+	ssize_t count;
+	size_t filled;
+
+	parts[0] = part(bytes, 3);
+	parts[1] = part(bytes + 3, 5);
+	for (i = 0; i < 2; i++) {
+		pair(ROPEWAY_STREAM, &client, &server);
+		CHECK(ropeway_send(client, "abc", 3, 0) == 3);
+		CHECK(pthread_create(&thread, NULL, sends_the_rest_late, &client) == 0);
+		if (i == 0)
+			CHECK(ropeway_recv(server, bytes, 8, MSG_PEEK | MSG_WAITALL) == 8);
+		else
+			CHECK(ropeway_recvv(server, parts, 2, MSG_PEEK | MSG_WAITALL) == 8);
+		CHECK(memcmp(bytes, "abcdefgh", 8) == 0);
+		CHECK(pthread_join(thread, NULL) == 0);
+		CHECK(ropeway_recv(server, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL | MSG_DONTWAIT) == 8);
+		CHECK(ropeway_setsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &yes, sizeof yes) == 0);
+		CHECK(ropeway_recv(server, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL) == 8);
+		CHECK(ropeway_setsockopt(server, SOL_ROPEWAY, ROPEWAY_SO_NONBLOCK, &no, sizeof no) == 0);
+		/* Until its time is over, with what there is, or its end. */
+		CHECK(ropeway_setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0);
+		CHECK(ropeway_recv(server, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL) == 8);
+		CHECK(ropeway_recv(server, bytes, 8, MSG_WAITALL) == 8);
+		FAILS_AFTER(70, ropeway_recv(server, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL), EAGAIN);
+		CHECK(ropeway_setsockopt(server, SOL_SOCKET, SO_RCVTIMEO, &no_limit, sizeof no_limit) == 0);
+		CHECK(ropeway_send(client, "end", 3, 0) == 3 && ropeway_shutdown(client, SHUT_WR) == 0);
+		CHECK(ropeway_recv(server, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL) == 3);
+		CHECK(ropeway_recv(server, bytes, 3, MSG_WAITALL) == 3);
+		CHECK(ropeway_recv(server, bytes, sizeof bytes, MSG_PEEK | MSG_WAITALL) == 0);
+		CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
+	}
+	pair(ROPEWAY_STREAM, &client, &server);
+	filled = fill(client);
+	CHECK((count = ropeway_recv(server, long_ones, sizeof long_ones, MSG_PEEK | MSG_WAITALL)) > 0);
+	CHECK((size_t)count <= filled && filled < sizeof long_ones);
+	CHECK(ropeway_recv(server, long_ones, filled, MSG_WAITALL) == (ssize_t)filled);
 	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0);
 }
 
@@ -1503,6 +1561,7 @@ int main(int argc, char **argv)
 	dialling_without_waiting();
 	limits_of_sending();
 	limits_of_waiting_for_all();
+	looks_at_all();
 	lingering();
 	lingering_amid_calls();
 	lingering_while_connecting();

@@ -109,6 +109,25 @@ impl Endpoint {
         }
     }
 
+    /// The same for who wants all of `out`: `WouldBlock` also where less is there, as long as more may come without that being read.
+    ///
+    /// # Errors
+    /// See [`RecvError`].
+    pub fn peek_all(&mut self, id: ChannelId, out: &mut [u8]) -> Result<Option<usize>, RecvError> {
+        let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
+        let channel = &self.channels[at as usize];
+        let goes_on = channel.failed.is_none() && !channel.reading_stopped && !channel.incoming.is_finished();
+        let more_comes = goes_on && channel.incoming.has_credit_for(self.rx_pool.payload_bytes());
+        // What is there is not copied again and again.
+        if more_comes && channel.incoming.unread_bytes() < out.len() as u64 {
+            return Err(RecvError::WouldBlock);
+        }
+        match self.peek(id, out) {
+            Ok(Some(count)) if more_comes && count < out.len() => Err(RecvError::WouldBlock),
+            result => result,
+        }
+    }
+
     /// The user wants to read no more than what has arrived: afterwards [`Endpoint::recv`] gives the end. The peer is not told.
     pub fn stop_reading(&mut self, id: ChannelId) {
         let Some(at) = self.channel_index(id) else { return };

@@ -245,6 +245,14 @@ impl Connection {
         }
     }
 
+    /// As many bytes of a stream as there is room for; they stay.
+    pub fn peek_all(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        if self.is_nonblocking() {
+            return self.try_peek(out);
+        }
+        self.engine().peek_all(self.channel, out, self.read_limit.deadline()).map_err(of_wait)
+    }
+
     /// Bytes of a stream, and how many were taken; or one message.
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         if self.is_nonblocking() { self.try_send(bytes) } else { self.send_by(bytes, self.write_limit.deadline()) }

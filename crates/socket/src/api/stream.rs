@@ -40,6 +40,18 @@ impl Stream {
         Ok(self.connection.peek(out)?.unwrap_or(0))
     }
 
+    /// The same, but waits until that fills `out`. It gives less at the end of the stream, when the time limit of reading is over, and where no more can come before something is read: of more than the
+    /// receive window.
+    ///
+    /// # Errors
+    /// As a read.
+    pub fn peek_all(&self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        Ok(self.connection.peek_all(out)?.unwrap_or(0))
+    }
+
     /// The same, without waiting whatever the options say.
     ///
     /// # Errors

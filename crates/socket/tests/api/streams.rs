@@ -183,6 +183,41 @@ fn peeking_takes_nothing() {
 }
 
 #[test]
+fn a_look_at_all_waits_for_what_can_come_before_something_is_read() {
+    let (client, mut server) = pair();
+    let mut buffer = [0; 8];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            (&client).write_all(b"abc").unwrap();
+            thread::sleep(A_WHILE);
+            (&client).write_all(b"defgh").unwrap();
+        });
+        assert_eq!((server.peek_all(&mut buffer).unwrap(), &buffer), (8, b"abcdefgh"));
+    });
+    server.read_exact(&mut buffer[..2]).unwrap();
+    server.set_read_timeout(Some(A_WHILE)).unwrap();
+    let begin = Instant::now();
+    assert_eq!((server.peek_all(&mut buffer).unwrap(), &buffer[..6]), (6, &b"cdefgh"[..]));
+    assert!(begin.elapsed() >= A_WHILE);
+    server.read_exact(&mut buffer[..6]).unwrap();
+    assert_eq!(kind(server.peek_all(&mut buffer)), ErrorKind::WouldBlock);
+    server.set_read_timeout(None).unwrap();
+    // More than the peer may send before it is read.
+    client.set_write_timeout(Some(A_WHILE)).unwrap();
+    let block = vec![7; 1 << 20];
+    let mut sent = 0;
+    while let Ok(count) = (&client).write(&block) {
+        sent += count;
+    }
+    let mut all = vec![0; sent + 1];
+    let seen = server.peek_all(&mut all).unwrap();
+    assert!((1..=sent).contains(&seen), "{seen} of {sent}");
+    server.read_exact(&mut all[..sent]).unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(server.peek_all(&mut all).unwrap(), 0);
+}
+
+#[test]
 fn several_reads_share_one_limit() {
     let (mut client, server) = pair();
     client.write_all(b"xy").unwrap();

@@ -14,6 +14,11 @@ impl Incoming {
         worth
     }
 
+    /// The peer may send a packet with so much in it before anything is read. One that is longer than what is left of its credit waits.
+    pub fn has_credit_for(&self, payload_bytes: usize) -> bool {
+        self.limit.saturating_sub(self.offset) >= payload_bytes as u64
+    }
+
     fn promise(&mut self, limit: u64, pool: &mut Pool) {
         self.limit = self.limit.max(limit);
         self.keep_accounts(pool);
