@@ -118,7 +118,8 @@ int ropeway_accept(int s, struct sockaddr *from, socklen_t *length);
  * know that nobody else has it, so nobody refuses; and, once, a listener that was killed and is back, to who had connections with the former one. ECONNRESET: the two ends do not have the same key, or only one of them has any
  * (`ropeway key check`); at once where this end has none, after the time limit where it has one. EHOSTUNREACH, ENETUNREACH: no way there; EPERM: a firewall's rule; EACCES: a route that prohibits it, or a broadcast address; EINVAL: a route that
  * throws packets away, or port 0; EMSGSIZE: packets as long as ours do not pass (ROPEWAY_PACKET_BYTES); EALREADY: it is being connected; EISCONN; EOPNOTSUPP: it listens, or
- * the address is one of IPv6 that means something else on every device (fe80::); and as bind. What this host itself says of the destination a non-blocking socket is told at once. After a failure it can be tried again
+ * the address is one of IPv6 that means something else on every device (fe80::); and as bind. What this host itself says of the destination a non-blocking socket is told at once; with ROPEWAY_LINK=packet:DEVICE or
+ * xdp:DEVICE that is EHOSTUNREACH also where it is not known yet, nor within 10 ms, who has the IP address there: that one is asked meanwhile, so that trying again finds it. (Others wait for it 1.5 s, or SO_SNDTIMEO if that is shorter.) After a failure it can be tried again
  * with the same socket, unless that was after EINPROGRESS.
  */
 int ropeway_connect(int s, const struct sockaddr *to, socklen_t length);

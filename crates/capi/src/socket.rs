@@ -338,6 +338,9 @@ impl Socket {
 
     /// Opens a connection and, unless the socket is told not to, waits until the peer has taken it; others can call that off by closing the socket.
     fn try_connect(&self, to: &Address, from: Option<&Local>, deadline: Option<Instant>) -> Outcome<Arc<Connection>> {
+        // Who has the address is waited for here: what opens without waiting asks for moments only.
+        let known = if self.is_nonblocking() { None } else { Some(to.to_connect_by(deadline)?) };
+        let to = known.as_ref().unwrap_or(to);
         /// The same for both kinds.
         macro_rules! open {
             ($kind:ident) => {

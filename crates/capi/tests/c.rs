@@ -69,6 +69,18 @@ fn who_listens_on_a_device_whose_mtu_is_raised_can_be_connected_to() {
 }
 
 #[test]
+fn a_host_that_is_not_there_is_waited_for_no_longer_than_the_caller_waits() {
+    need_root!();
+    need_program!("ip", "unshare");
+    let library = Library::build();
+    let devices = program("devices");
+    let args = ["-n", devices.to_str().expect("UTF-8"), "absent"];
+    let mut command = library.command(std::path::Path::new("unshare"), &args);
+    command.env("ROPEWAY_TRUSTED", "1").env("ROPEWAY_LINK", "packet:one").env("ROPEWAY_LINGER_MS", "0");
+    assert_eq!(run(command), "hosts may be absent\n");
+}
+
+#[test]
 fn a_thread_that_is_cancelled_while_the_network_changes_is_so_after_the_call() {
     need_root!();
     need_program!("ip", "unshare");

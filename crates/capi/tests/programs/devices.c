@@ -1,9 +1,11 @@
-/* What is opened after a network device was taken away and has come back, or bears longer packets; the test program of crates/capi/tests/c.rs, for a network of its own. */
+/* What is opened after a network device was taken away and has come back, or bears longer packets, or while a host on it is absent; the test program of crates/capi/tests/c.rs, for a network of its own. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cdp.h>
@@ -112,6 +114,38 @@ static void raised(void)
 	CHECK(ropeway_close(client) == 0 && ropeway_close(server) == 0 && ropeway_close(l) == 0);
 }
 
+/* Connects to an IP address on device one, fails with that within so many milliseconds. */
+static void fails_within(int s, int number, long most_ms)
+{
+	struct timespec since, now;
+	int failed, found;
+
+	clock_gettime(CLOCK_MONOTONIC, &since);
+	failed = ropeway_connect_to(s, "10.66.0.2:7001");
+	found = errno;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	CHECK(failed == -1 && found == number);
+	CHECK((now.tv_sec - since.tv_sec) * 1000 + (now.tv_nsec - since.tv_nsec) / 1000000 < most_ms);
+}
+
+/* Who has an IP address is not waited for longer than the caller waits; once it is known that is no question. */
+static void absent(void)
+{
+	struct timeval limit = {0, 100000};
+	int s;
+
+	CHECK(system("ip address add 10.66.0.1/24 dev one") == 0);
+	CHECK((s = ropeway_socket(ROPEWAY_STREAM)) > 0);
+	CHECK(ropeway_setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0);
+	fails_within(s, EHOSTUNREACH, 1000);
+	CHECK(ropeway_close(s) == 0 && (s = ropeway_socket(ROPEWAY_STREAM | ROPEWAY_NONBLOCK)) > 0);
+	fails_within(s, EHOSTUNREACH, 100);
+	fails_within(s, EHOSTUNREACH, 100);
+	CHECK(system("ip neighbour replace 10.66.0.2 lladdr 02:00:00:00:00:02 dev one") == 0);
+	fails_within(s, EINPROGRESS, 100);
+	CHECK(ropeway_close(s) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	int to_child[2], to_parent[2], status = -1;
@@ -121,6 +155,11 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "raised") == 0) {
 		raised();
 		printf("devices may bear more\n");
+		return 0;
+	}
+	if (argc > 1 && strcmp(argv[1], "absent") == 0) {
+		absent();
+		printf("hosts may be absent\n");
 		return 0;
 	}
 	CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0);

@@ -9,6 +9,7 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
+use std::time::Instant;
 
 /// Where somebody listens, or is.
 ///
@@ -77,9 +78,17 @@ impl Address {
     /// # Errors
     /// Nobody on that device has the address, or no way leads there.
     pub fn to_connect(&self) -> io::Result<Address> {
+        self.to_connect_by(None)
+    }
+
+    /// The same, but waits until `deadline` at most: who has an IP address on a device is asked, which takes up to 1.5 s where it does not answer.
+    ///
+    /// # Errors
+    /// As [`Address::to_connect`]; nobody has answered in time.
+    pub fn to_connect_by(&self, deadline: Option<Instant>) -> io::Result<Address> {
         match (self, &environment::get()?.link) {
             (Address::Udp(address), LinkChoice::Packet { device } | LinkChoice::Xdp { device }) => {
-                let mac = Some(neighbor::hardware_address(address.ip(), device)?);
+                let mac = Some(neighbor::hardware_address(address.ip(), device, deadline)?);
                 Ok(Address::Packet(PacketAddress { device: device.clone(), mac, port: address.port() }))
             }
             (Address::Udp(address), LinkChoice::Udp) => Ok(Address::Udp(reachable(plain(*address))?)),
@@ -89,7 +98,7 @@ impl Address {
                 _ => Ok(self.clone()),
             },
             (Address::Node { node, port }, link @ (LinkChoice::Packet { .. } | LinkChoice::Xdp { .. })) => {
-                beside(*node, *port, link)?.to_connect()
+                beside(*node, *port, link)?.to_connect_by(deadline)
             }
             (Address::Packet(PacketAddress { mac: None, .. }), _) => {
                 Err(invalid(format!("{self} says where to listen; to connect, name the other end's hardware address")))

@@ -22,15 +22,17 @@ macro_rules! connection_methods {
         }
 
         fn connect_by(to: &Address, deadline: Option<Instant>) -> io::Result<Self> {
-            Connection::connect(super::common::way(to)?, $mode, deadline).map(Self::of)
+            Connection::connect(super::common::way(to, deadline)?, $mode, deadline).map(Self::of)
         }
 
         /// Begins to connect and does not wait. The result is non-blocking; it becomes writable when [`Self::is_connected`] has news.
         ///
         /// # Errors
-        /// What can be known without the peer.
+        /// What can be known without the peer. `HostUnreachable` where `ROPEWAY_LINK` names a device and who has the IP address there is not known yet, nor within milliseconds: it
+        /// is asked meanwhile, and the next try finds it. [`Address::to_connect_by`] waits.
         pub fn connect_nonblocking(to: &Address) -> io::Result<Self> {
-            Connection::open(super::common::way(to)?, $mode).map(Self::of)
+            let way = super::common::way(to, super::neighbor::nonblocking_deadline())?;
+            Connection::open(way, $mode).map(Self::of)
         }
 
         /// Connects from an address that was taken before, and gives up after `limit`.
@@ -39,15 +41,16 @@ macro_rules! connection_methods {
         /// As [`Self::connect`].
         pub fn connect_from(local: &Local, to: &Address, limit: Option<Duration>) -> io::Result<Self> {
             let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-            Connection::connect(super::common::way_from(local, to)?, $mode, deadline).map(Self::of)
+            Connection::connect(super::common::way_from(local, to, deadline)?, $mode, deadline).map(Self::of)
         }
 
         /// Begins to connect from an address that was taken before: [`Self::connect_nonblocking`].
         ///
         /// # Errors
-        /// What can be known without the peer.
+        /// As [`Self::connect_nonblocking`].
         pub fn connect_nonblocking_from(local: &Local, to: &Address) -> io::Result<Self> {
-            Connection::open(super::common::way_from(local, to)?, $mode).map(Self::of)
+            let way = super::common::way_from(local, to, super::neighbor::nonblocking_deadline())?;
+            Connection::open(way, $mode).map(Self::of)
         }
 
         /// Connects over an engine of one's own, to `port` of the engine that is at `target`. The engine encrypts with the keys it was made with, and with none by
@@ -238,6 +241,7 @@ use ropeway_engine::gateway::engine_number;
 use ropeway_engine::{Engine, Error, Routes, Watch};
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// The first success, or the last failure.
 pub(super) fn first<T>(of: impl ToAddresses, act: impl Fn(Address) -> io::Result<T>) -> io::Result<T> {
@@ -265,9 +269,9 @@ pub(super) fn kept_watch(
     Ok(kept.get().cloned().unwrap_or(fresh))
 }
 
-/// How `to` is reached.
-pub(super) fn way(to: &Address) -> io::Result<Way> {
-    let to = to.to_connect()?;
+/// How `to` is reached, as far as that is known by the deadline.
+pub(super) fn way(to: &Address, deadline: Option<Instant>) -> io::Result<Way> {
+    let to = to.to_connect_by(deadline)?;
     if let Address::Node { node, port } = to {
         return to_node(home::of_node, node, (None, port));
     }
@@ -275,9 +279,9 @@ pub(super) fn way(to: &Address) -> io::Result<Way> {
     Ok(Way::direct(home, address, (None, to.port())))
 }
 
-/// How `to` is reached from `local`.
-pub(super) fn way_from(local: &Local, to: &Address) -> io::Result<Way> {
-    let to = to.to_connect()?;
+/// The same from `local`.
+pub(super) fn way_from(local: &Local, to: &Address, deadline: Option<Instant>) -> io::Result<Way> {
+    let to = to.to_connect_by(deadline)?;
     let home = local.binding.home().clone();
     if home.has_siblings() {
         // From one port answers for several of them would be one flow, which network cards merge.

@@ -11,15 +11,26 @@ const TABLE: &str = "/proc/net/arp";
 const DEVICES: &str = "/proc/net/dev";
 /// The kernel asks three times, a second apart: whoever is there has answered the first.
 const PATIENCE: Duration = Duration::from_millis(1500);
+/// Who does not wait gets what the kernel knows, or learns in so long: whoever is there mostly answers within one. It goes on asking, so that the next try finds it.
+const NONBLOCKING_PATIENCE: Duration = Duration::from_millis(10);
+/// It looks seldom later, and often first.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOK_FIRST_AFTER: Duration = Duration::from_micros(200);
 /// The service that throws away what it gets.
 const DISCARD_PORT: u16 = 9;
 /// The entry is complete (`ATF_COM`).
 const COMPLETE: u32 = 0x2;
 
+/// Until when who does not wait looks for one.
+pub fn nonblocking_deadline() -> Option<Instant> {
+    Some(Instant::now() + NONBLOCKING_PATIENCE)
+}
+
+/// Waits until `deadline` at most.
+///
 /// # Errors
-/// There is no such device; the address is not on its network, nobody has it, or it is not IPv4.
-pub fn hardware_address(ip: IpAddr, device: &str) -> io::Result<[u8; 6]> {
+/// There is no such device; the address is not on its network, nobody has it or has said so in time, or it is not IPv4.
+pub fn hardware_address(ip: IpAddr, device: &str, deadline: Option<Instant>) -> io::Result<[u8; 6]> {
     let IpAddr::V4(ip) = ip.to_canonical() else {
         let what =
             format!("over {device}, {ip} cannot be looked up: use IPv4 or hardware addresses ({device}/02:..:7000)");
@@ -31,13 +42,20 @@ pub fn hardware_address(ip: IpAddr, device: &str) -> io::Result<[u8; 6]> {
     // Refused, unreachable: whatever comes of it, the kernel asks, also for what it knows and has not heard of for long: frames of ours tell it nothing.
     let _ = UdpSocket::bind("0.0.0.0:0")?.send_to(&[], (ip, DISCARD_PORT));
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
+    let end = deadline.map_or(begin + PATIENCE, |deadline| deadline.min(begin + PATIENCE));
+    loop {
         if let Some(mac) = find(&std::fs::read_to_string(TABLE)?, ip, device) {
             return Ok(mac);
         }
-        std::thread::sleep(LOOK_EVERY);
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(begin.elapsed().clamp(LOOK_FIRST_AFTER, LOOK_EVERY).min(left));
     }
-    let what = format!("nobody on {device} has the address {ip} (it must be on that network, and not this host's own)");
+    let what = format!(
+        "nobody on {device} has said that {ip} is its address (it must be on that network, and not this host's own)"
+    );
     Err(io::Error::new(ErrorKind::HostUnreachable, what))
 }
 
@@ -69,7 +87,7 @@ nonsense
     #[test]
     fn a_device_that_is_not_there_is_said_at_once() {
         let begin = Instant::now();
-        let error = hardware_address(Ipv4Addr::new(10, 0, 0, 2).into(), "no-such-device").unwrap_err();
+        let error = hardware_address(Ipv4Addr::new(10, 0, 0, 2).into(), "no-such-device", None).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
             (ErrorKind::NotFound, "there is no network device no-such-device")
