@@ -9,7 +9,7 @@ use crate::fdtable::Handle;
 use crate::handover::break_connection;
 use crate::reason::Reason;
 use crate::rendezvous::client;
-use crate::{lifecycle, process, recv, shadow, thread};
+use crate::{lifecycle, process, recv, shadow, thread, wait};
 use core::ptr;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec, pollfd, sockaddr_in};
@@ -49,15 +49,19 @@ fn start(h: Handle, fd: i32, relay_end: c_int) -> bool {
     let s = h.sock();
     let Ok([hears, tells]) = pipe() else { return false };
     s.expected.fetch_add(1, Ordering::AcqRel);
-    // Two forks: the process in between is ours to wait for, so that the program never sees a child it did not make.
-    match fork() {
-        Ok(0) => match fork() {
-            Ok(0) => run(h, fd, relay_end, tells),
-            _ => exit(0),
-        },
-        Ok(child) => wait_for(child),
-        Err(_) => {}
-    }
+    // Neither of the two new processes may run the program's handlers, nor end by what the program outlives: what is sent to
+    // the group is meant for the program. They never let a signal in.
+    wait::with_signals_blocked(|_| {
+        // Two forks: the process in between is ours to wait for, so that the program never sees a child it did not make.
+        match fork() {
+            Ok(0) => match fork() {
+                Ok(0) => run(h, fd, relay_end, tells),
+                _ => exit(0),
+            },
+            Ok(child) => wait_for(child),
+            Err(_) => {}
+        }
+    });
     let _ = sys::close(tells);
     let runs = has_told(hears);
     let _ = sys::close(hears);
@@ -95,7 +99,7 @@ fn has_told(hears: c_int) -> bool {
     }
 }
 
-/// A plain fork without an exit signal: none of the program's handlers runs, and its `wait` does not see the child.
+/// A plain fork without an exit signal: no handler of fork runs, and the program's `wait` does not see the child.
 fn fork() -> sys::Result<usize> {
     // SAFETY: without flags, clone copies the process; the child runs only code of this module.
     match unsafe { sys::syscall6(libc::SYS_clone, 0, 0, 0, 0, 0, 0) } {

@@ -232,16 +232,21 @@ pub fn masked(
     stop: impl FnOnce() -> bool,
     sleep: impl FnOnce(&u64) -> sys::Result<usize>,
 ) -> sys::Result<usize> {
+    with_signals_blocked(|own| if stop() { Err(libc::EINTR) } else { sleep(mask.as_ref().unwrap_or(own)) })
+}
+
+/// Runs `call`, which is given the thread's own mask, with all signals blocked.
+pub fn with_signals_blocked<R>(call: impl FnOnce(&u64) -> R) -> R {
     let all = u64::MAX;
-    let mut old = 0u64;
+    let mut own = 0u64;
     // SAFETY: both sets are valid for the kernel's size of a signal set.
     unsafe {
-        let _ = sys::sigprocmask(libc::SIG_SETMASK, &all, &mut old, sys::SIGSET_BYTES);
+        let _ = sys::sigprocmask(libc::SIG_SETMASK, &all, &mut own, sys::SIGSET_BYTES);
     }
-    let result = if stop() { Err(libc::EINTR) } else { sleep(mask.as_ref().unwrap_or(&old)) };
-    // SAFETY: `old` is valid.
+    let result = call(&own);
+    // SAFETY: `own` is valid.
     unsafe {
-        let _ = sys::sigprocmask(libc::SIG_SETMASK, &old, core::ptr::null_mut(), sys::SIGSET_BYTES);
+        let _ = sys::sigprocmask(libc::SIG_SETMASK, &own, core::ptr::null_mut(), sys::SIGSET_BYTES);
     }
     result
 }

@@ -365,6 +365,8 @@ semantics! {
         mask_of_a_look,
         stopped_and_continued,
         handlers_read_back,
+        handled_once_in_the_group: ShmAndTcp,
+        ignored_by_the_group: ShmAndTcp,
         storm_of_signals,
         storm_of_restarting_signals,
     }

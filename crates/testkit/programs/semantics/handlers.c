@@ -444,6 +444,65 @@ CASE(handlers_read_back)
     YES(signal(SIGBUS, SIG_DFL) == SIG_DFL);
 }
 
+/* ---- signals to the whole group ---- */
+
+/* A, in a group of its own, needs the kernel's stream for reading while bytes that came in two ways are unread. */
+static void need_the_stream_beside_unread_bytes(void)
+{
+    int on = 1;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        rw_send_stream(fd, 5, 5000);
+        MUST(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on));
+        rw_send_stream(fd, 6, 1000);
+    }
+    rw_rest();
+    A_SIDE {
+        MUST(setpgid(0, 0));
+        MUST(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on));
+    }
+}
+
+static void read_the_unread_bytes(void)
+{
+    A_SIDE {
+        rw_recv_stream(fd, 5, 5000);
+        rw_recv_stream(fd, 6, 1000);
+    }
+    rw_exchange(fd);
+}
+
+/* Whatever stands in for the program somewhere, only the program handles what is sent to its group. */
+CASE(handled_once_in_the_group)
+{
+    A_SIDE install(SIGUSR1, send_from_handler, SA_RESTART);
+    need_the_stream_beside_unread_bytes();
+    A_SIDE {
+        MUST(kill(0, SIGUSR1));
+        rw_sleep_ms(30);
+        rw_note("handled %d", handled);
+    }
+    rw_rest();
+    B_SIDE {
+        rw_expect(fd, 12);
+        T(recv(fd, buffer, 100, MSG_DONTWAIT));
+    }
+    read_the_unread_bytes();
+}
+
+/* A signal that the program has come to ignore harms nobody in its group. */
+CASE(ignored_by_the_group)
+{
+    need_the_stream_beside_unread_bytes();
+    A_SIDE {
+        signal(SIGTERM, SIG_IGN);
+        MUST(kill(0, SIGTERM));
+        rw_sleep_ms(30);
+    }
+    rw_rest();
+    read_the_unread_bytes();
+}
+
 /* ---- a storm ---- */
 
 /* A timer interrupts both ends every millisecond or so while they stream to each other; the bytes must not notice. */
@@ -483,4 +542,5 @@ CASE(storm_of_restarting_signals)
 RW_MAIN(ENTRY(handler_sends), ENTRY(handler_sends_while_sending), ENTRY(handler_receives), ENTRY(handler_jumps_out),
     ENTRY(wait_after_many_jumps), ENTRY(handler_sends_while_polling_for_room),
     ENTRY(handler_jumps_out_of_polling_for_room), ENTRY(ignored_and_blocked_signals), ENTRY(mask_of_the_wait), ENTRY(mask_of_a_look), ENTRY(stopped_and_continued), ENTRY(handlers_read_back),
+    ENTRY(handled_once_in_the_group), ENTRY(ignored_by_the_group),
     ENTRY(storm_of_signals), ENTRY(storm_of_restarting_signals))
