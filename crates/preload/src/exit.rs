@@ -4,13 +4,14 @@ use crate::lifecycle::following;
 use crate::next;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use ropeway_socket::lifecycle;
+use ropeway_shm::sys;
+use ropeway_socket::{lifecycle, process};
 
 static LEFT: AtomicBool = AtomicBool::new(false);
 
-/// What is due before the process ends. Later calls do nothing.
+/// What is due before the process ends. Later calls do nothing, nor do those of a child in the memory of this process.
 pub fn leave() {
-    if following() && !LEFT.swap(true, Ordering::AcqRel) {
+    if following() && sys::getpid() == Ok(process::pid() as usize) && !LEFT.swap(true, Ordering::AcqRel) {
         lifecycle::at_exit();
     }
 }

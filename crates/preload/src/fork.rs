@@ -48,7 +48,7 @@ extern "C" fn prepare() {
 }
 
 fn before_child_of(flags: usize) {
-    if !descriptors::following() {
+    if !descriptors::following() || shares_descriptors(flags) {
         return;
     }
     thread::this().fork_prepared.set(1);
@@ -66,6 +66,10 @@ extern "C" fn child() {
 fn child_of(flags: usize) {
     if vfork::in_child() {
         return;
+    }
+    if shares_descriptors(flags) {
+        // What is open here is the parent's: nothing of it may be closed.
+        return whole_process::end();
     }
     thread::this().fork_prepared.set(0);
     exit::after_fork_child();
@@ -116,6 +120,18 @@ unsafe extern "C" fn start_in_child(start: *mut c_void) -> c_int {
 /// True for clone flags that give the child a copy of the memory, as fork does.
 pub fn copies_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
+}
+
+fn shares_descriptors(flags: usize) -> bool {
+    flags & libc::CLONE_FILES as usize != 0
+}
+
+/// Before a child, with flags of `clone`, that is no child of vfork. With the parent's memory and descriptors it is a thread, with
+/// neither as after fork. With one of both, what a number means is no longer one thing for who knows of it.
+pub fn before_clone(flags: usize) {
+    if copies_memory(flags) == shares_descriptors(flags) {
+        whole_process::stop(Reason::Fork);
+    }
 }
 
 /// `call` makes a process as fork does, with flags of `clone`, without running the C library's handlers.
@@ -203,6 +219,14 @@ hooks! {
         if !startup::active() || vfork::in_child() {
             return next::clone(function, stack, flags, arg, ptid, tls, ctid);
         }
+        if flags & libc::CLONE_VM != 0 && flags & libc::CLONE_VFORK != 0 && flags & libc::CLONE_SETTLS == 0 {
+            // As vfork, on a stack of the child's own: this thread, and its mark, wait for it.
+            vfork::before();
+            let r = next::clone(function, stack, flags, arg, ptid, tls, ctid);
+            vfork::after(0);
+            return r;
+        }
+        before_clone(flags as usize);
         if copies_memory(flags as usize) {
             let mut start = Start { function, arg, flags: flags as usize };
             let entry = start_in_child as *mut c_void;
@@ -211,13 +235,6 @@ hooks! {
                 hook::result(next::clone(entry, stack, flags, start, ptid, tls, ctid) as isize)
             }));
         }
-        if flags & libc::CLONE_VFORK == 0 || flags & libc::CLONE_SETTLS != 0 {
-            return next::clone(function, stack, flags, arg, ptid, tls, ctid);
-        }
-        // As vfork, on a stack of the child's own: this thread, and its mark, wait for it.
-        vfork::before();
-        let r = next::clone(function, stack, flags, arg, ptid, tls, ctid);
-        vfork::after(0);
-        r
+        next::clone(function, stack, flags, arg, ptid, tls, ctid)
     }
 }

@@ -92,10 +92,14 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
             libc::SYS_execve => exec::execve(a as _, b as _, c as _) as isize,
             libc::SYS_execveat => exec::execveat(fd, b as _, c as _, d as _, e as _) as isize,
             libc::SYS_fork => hook::answer(fork::around(0, || sys::syscall6(nr, 0, 0, 0, 0, 0, 0))),
-            // With memory of its own the child may come back through this frame: it has a copy.
-            libc::SYS_clone if fork::copies_memory(a) => hook::answer(fork::around(a, || sys::syscall6(nr, a, b, c, d, e, f))),
-            libc::SYS_clone3 if a != 0 && fork::copies_memory(*(a as *const u64) as usize) => {
-                hook::answer(fork::around(*(a as *const u64) as usize, || sys::syscall6(nr, a, b, c, d, e, f)))
+            libc::SYS_clone | libc::SYS_clone3 => {
+                let flags = if nr == libc::SYS_clone { a } else { flags_of_clone3(a)? };
+                fork::before_clone(flags);
+                if !fork::copies_memory(flags) {
+                    return None;
+                }
+                // With memory of its own the child may come back through this frame: it has a copy.
+                hook::answer(fork::around(flags, || sys::syscall6(nr, a, b, c, d, e, f)))
             }
             libc::SYS_unshare => whole_process::unshare(a as _) as isize,
             libc::SYS_setns => whole_process::setns(fd, b as _) as isize,
@@ -114,6 +118,12 @@ unsafe fn hooked(nr: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<isize> {
             }
         })
     }
+}
+
+/// The flags are the first word of the system call's structure. None where the kernel finds none.
+unsafe fn flags_of_clone3(arguments: usize) -> Option<usize> {
+    // SAFETY: the program's structure.
+    guarded::is_readable(arguments, size_of::<u64>()).then(|| unsafe { *(arguments as *const u64) } as usize)
 }
 
 /// The size that the kernel demands of a signal set; a system call with another one is left to it.

@@ -221,6 +221,14 @@ pub fn put_back(lent: Lent, release: impl FnOnce()) {
     }
 }
 
+/// `revents`: what the kernel has told of a bell that somebody sleeps on. One that is not open was closed behind our back: another
+/// is made in its place, or every sleep would end at once.
+pub fn note_events(bell: &Bell, revents: i16) {
+    if revents & libc::POLLNVAL != 0 {
+        fdtable::remove(bell.fd);
+    }
+}
+
 /// Enters a bell in a ring, in the place of one that is gone if there is no other. None when all places are taken: wait with a
 /// timeout then.
 pub fn claim(ring: &Ring, end: End, bell: u64, tag: u64) -> Option<u32> {

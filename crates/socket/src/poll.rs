@@ -415,6 +415,9 @@ impl<'a> Watch<'a> {
         let now = sys::ticks();
         machine::note_wait(now.wrapping_sub(start), settings::spin_ns());
         slept?;
+        if let Some(lent) = &lent {
+            bells::note_events(&lent.bell, self.kernel[n - 1].revents);
+        }
         if self.kernel[..n - 1].iter().any(|entry| entry.revents != 0) {
             return Ok(Kernel::Ask);
         }

@@ -197,6 +197,9 @@ pub fn sleep(
         let is_invalid = || lent.is_some_and(|lent| !lent.is_valid());
         let woken = poll_unless(&mut fds, until, signals, || signals.interrupted() || is_invalid());
         machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
+        if let Some(lent) = &lent {
+            bells::note_events(&lent.bell, fds[1].revents);
+        }
         woken.or_look_until(deadline)
     };
     if let Some(lent) = lent {

@@ -68,6 +68,17 @@ fn next_bell() -> UnixDatagram {
 }
 
 #[test]
+fn a_bell_that_was_closed_behind_our_back_is_not_lent_again() {
+    let _alone = ONE_TEST_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let lent = bells::borrow().expect("a bell");
+    // SAFETY: nobody else has the bell, or looks for its number.
+    unsafe { libc::close(lent.bell.fd) };
+    bells::note_events(&lent.bell, libc::POLLNVAL);
+    bells::put_back(lent, || {});
+    next_bell();
+}
+
+#[test]
 fn a_ring_that_was_refused_is_owed_until_the_next_send() {
     let _alone = ONE_TEST_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     within(Duration::from_secs(20), "a ring", || {

@@ -254,6 +254,8 @@ semantics! {
         accept_fork_close: ShmSomewhere,
         shared_then_alone: ShmAndTcp,
         other_ways_to_fork,
+        child_shares_the_descriptors: ShmAndTcp,
+        child_shares_the_memory: ShmAndTcp,
         fork_beside_a_waiting_thread,
         many_generations,
     }

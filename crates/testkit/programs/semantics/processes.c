@@ -228,6 +228,13 @@ CASE(shared_then_alone)
     rw_exchange(fd);
 }
 
+static char stack_of_child[1 << 16] __attribute__((aligned(16)));
+
+static pid_t clone_with(int (*child)(void *), int flags)
+{
+    return (pid_t)MUST(clone(child, stack_of_child + sizeof stack_of_child, flags | SIGCHLD, NULL));
+}
+
 static int in_clone(void *unused)
 {
     (void)unused;
@@ -237,7 +244,6 @@ static int in_clone(void *unused)
 
 CASE(other_ways_to_fork)
 {
-    static char stack[1 << 16] __attribute__((aligned(16)));
     rw_warm(fd, RW_BLOCK);
     A_SIDE {
         pid_t child = _Fork();
@@ -246,8 +252,7 @@ CASE(other_ways_to_fork)
             _exit(1);
         }
         rw_reap(child);
-        child = clone(in_clone, stack + sizeof stack, SIGCHLD, NULL);
-        rw_reap(child);
+        rw_reap(clone_with(in_clone, 0));
         child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
         if (child == 0) {
             rw_say(fd, "raw");
@@ -265,6 +270,75 @@ CASE(other_ways_to_fork)
     rw_exchange(fd);
     rw_warm(fd, RW_BLOCK);
     rw_exchange(fd);
+}
+
+static int do_nothing(void *unused)
+{
+    (void)unused;
+    return 0;
+}
+
+static int leave_only(void *unused)
+{
+    (void)unused;
+    _exit(0);
+}
+
+static int close_and_leave(void *unused)
+{
+    (void)unused;
+    close(fd);
+    _exit(0);
+}
+
+/* A child with memory of its own and the parent's descriptors: what it does to one it does to the parent's. */
+CASE(child_shares_the_descriptors)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE rw_say(fd, "before");
+    rw_rest();
+    B_SIDE {
+        rw_reap(clone_with(do_nothing, CLONE_FILES));
+        rw_expect(fd, 6);
+        pid_t child = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, NULL, NULL, NULL, NULL);
+        if (child == 0)
+            _exit(4);
+        rw_reap(child);
+    }
+    rw_exchange(fd);
+    rw_wait_quietly(fd);
+    rw_warm(fd, RW_BLOCK);
+    rw_exchange(fd);
+    A_SIDE rw_say(fd, "unread");
+    rw_rest();
+    B_SIDE {
+        rw_reap(clone_with(close_and_leave, CLONE_FILES));
+        int file = (int)MUST(open("/proc/sys/kernel/ostype", O_RDONLY));
+        YES(file == fd);
+        rw_bytes("file", buffer, T(read(file, buffer, 100)));
+    }
+    rw_rest();
+    A_SIDE T(recv(fd, buffer, 10, 0));
+}
+
+/* A child with descriptors of its own and the parent's memory: what it does to them is nothing to the parent. */
+CASE(child_shares_the_memory)
+{
+    static int (*const children[])(void *) = { leave_only, close_and_leave };
+    rw_warm(fd, RW_BLOCK);
+    for (size_t i = 0; i < COUNT(children); i++) {
+        A_SIDE rw_say(fd, "unread");
+        rw_rest();
+        B_SIDE {
+            struct linger linger = { 0 };
+            socklen_t length = sizeof linger;
+            rw_reap(clone_with(children[i], CLONE_VM));
+            T(getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &length));
+            rw_note("linger %d", linger.l_onoff);
+            rw_expect(fd, 6);
+        }
+        rw_exchange(fd);
+    }
 }
 
 static volatile pid_t waiter_id;
@@ -332,4 +406,5 @@ CASE(many_generations)
 RW_MAIN(ENTRY(child_and_parent_write), ENTRY(child_and_parent_read), ENTRY(children_write_at_once),
     ENTRY(child_leaves_without_touching), ENTRY(child_is_killed), ENTRY(parent_leaves_child_goes_on), ENTRY(daemon_goes_on),
     ENTRY(last_owner_closes), ENTRY_WITH(accept_fork_close, RW_ALONE), ENTRY(shared_then_alone), ENTRY(other_ways_to_fork),
+    ENTRY(child_shares_the_descriptors), ENTRY(child_shares_the_memory),
     ENTRY(fork_beside_a_waiting_thread), ENTRY(many_generations))

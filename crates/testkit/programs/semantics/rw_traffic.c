@@ -180,9 +180,14 @@ void rw_expect(int socket, size_t length)
     free(bytes);
 }
 
+static long processor_ms(const struct rusage *used)
+{
+    return (used->ru_utime.tv_sec + used->ru_stime.tv_sec) * 1000 + (used->ru_utime.tv_usec + used->ru_stime.tv_usec) / 1000;
+}
+
 void rw_wait_quietly(int socket)
 {
-    enum { LATE_MS = 200, FEW_SLEEPS = 20 };
+    enum { LATE_MS = 200, FEW_SLEEPS = 20, LITTLE_MS = LATE_MS / 20 };
     struct rusage before, after;
     rw_meet();
     if (rw_is_a) {
@@ -193,6 +198,7 @@ void rw_wait_quietly(int socket)
         rw_expect(socket, 4);
         MUST(getrusage(RUSAGE_THREAD, &after));
         YES(after.ru_nvcsw - before.ru_nvcsw < FEW_SLEEPS);
+        YES(processor_ms(&after) - processor_ms(&before) < LITTLE_MS);
     }
     rw_meet();
 }
