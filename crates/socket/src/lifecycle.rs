@@ -370,13 +370,18 @@ pub fn shutdown(h: Handle, fd: i32, how: i32, native: impl FnOnce() -> isize) ->
         s.set(FLAG_SHUT_RD);
     }
     let r = native();
-    let mut rx = lock_rx(s);
+    wake_readers(h, fd);
+    r
+}
+
+/// Rings those who sleep on what comes in: what they wait for has changed.
+pub(crate) fn wake_readers(h: Handle, fd: i32) {
+    let mut rx = lock_rx(h.sock());
     if fdtable::leads_to(fd, h)
         && let Some((ring, _)) = rx.any_ring()
     {
         bells::ring_all(&ring, End::Reader);
     }
-    r
 }
 
 /// Takes both directions back to TCP for good. The program goes on reading through Ropeway, so that the rest of the

@@ -154,6 +154,10 @@ pub unsafe fn setsockopt(
         if r == 0 {
             // SAFETY: the kernel has accepted it.
             unsafe { note_passed(h.sock(), name, value) };
+            if name == libc::SO_RCVLOWAT {
+                // What is there may be enough now.
+                lifecycle::wake_readers(h, fd);
+            }
         }
     }
     if r == 0 && level == libc::IPPROTO_TCP && name == TCP_INQ {

@@ -113,6 +113,7 @@ semantics! {
         room_after_a_negative_send_timeout: ShmAndTcp calm,
         negative_timeout_by_the_listener,
         low_water_mark,
+        low_water_mark_lowered_under_a_sleeper,
         large_low_water_mark,
         both_send_first: ShmAndTcp,
         both_send_first_in_one_call: ShmAndTcp,

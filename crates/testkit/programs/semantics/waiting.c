@@ -2,6 +2,7 @@
 #include "rw_test.h"
 
 #include <limits.h>
+#include <sys/syscall.h>
 
 static char buffer[1 << 18];
 
@@ -37,6 +38,43 @@ static void observe_nonblocking(void)
     }
 }
 
+/* A call of this side that waits in a thread of its own, and what it returned. */
+static volatile pid_t thread_id;
+static int set;
+
+static void *run_in_thread(void *call)
+{
+    thread_id = (pid_t)syscall(SYS_gettid);
+    return (void *)(*(long (**)(void))call)();
+}
+
+static pthread_t begin_to_wait(long (*const *call)(void))
+{
+    pthread_t thread;
+    thread_id = 0;
+    MUST(-pthread_create(&thread, NULL, run_in_thread, (void *)call));
+    while (!thread_id)
+        rw_sleep_ms(1);
+    rw_wait_asleep(thread_id);
+    return thread;
+}
+
+static long result_of(pthread_t thread)
+{
+    void *result;
+    MUST(-pthread_join(thread, &result));
+    return (long)result;
+}
+
+static long by_poll(void) { return poll(&(struct pollfd) { fd, POLLIN, 0 }, 1, 3000); }
+static long by_select(void)
+{
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(fd, &readable);
+    return select(fd + 1, &readable, NULL, NULL, &(struct timeval) { 3, 0 });
+}
+static long by_epoll_wait(void) { return epoll_wait(set, &(struct epoll_event) { 0 }, 1, 3000); }
 /* After the flag is gone the reader waits again. */
 static void observe_blocking(void)
 {
@@ -399,6 +437,45 @@ CASE(low_water_mark)
     }
 }
 
+/* What is there may be enough from now on. */
+CASE(low_water_mark_lowered_under_a_sleeper)
+{
+    static const struct {
+        const char *name;
+        long (*call)(void);
+        uint32_t events;
+    } waits[] = {
+        { "poll", by_poll, 0 },
+        { "select", by_select, 0 },
+        { "epoll_wait", by_epoll_wait, EPOLLIN },
+        { "epoll_wait at an edge", by_epoll_wait, EPOLLIN | EPOLLET },
+    };
+    set = (int)MUST(epoll_create1(0));
+    rw_warm(fd, RW_POLL);
+    for (size_t i = 0; i < COUNT(waits); i++) {
+        int mark = 100;
+        B_SIDE {
+            MUST(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+            if (waits[i].events)
+                MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event) { .events = waits[i].events }));
+        }
+        rw_rest();
+        A_SIDE rw_send_all(fd, buffer, 50);
+        rw_rest();
+        B_SIDE {
+            pthread_t thread = begin_to_wait(&waits[i].call);
+            double begun = rw_now_ms();
+            mark = 1;
+            T(setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &mark, sizeof mark));
+            rw_note("%s: %ld", waits[i].name, result_of(thread));
+            YES(rw_now_ms() - begun < LATE_MS);
+            T(recv(fd, buffer, 100, 0));
+            if (waits[i].events)
+                MUST(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+        }
+    }
+}
+
 /* A mark above what a small ring or a default receive buffer holds. */
 CASE(large_low_water_mark)
 {
@@ -522,6 +599,6 @@ RW_MAIN(ENTRY(nonblocking_by_fcntl), ENTRY(nonblocking_by_ioctl), ENTRY(nonblock
     ENTRY(nonblocking_through_a_duplicate), ENTRY_WITH(nonblocking_from_birth, RW_ALONE), ENTRY(receive_timeout),
     ENTRY(peek_timeout_across_carriers), ENTRY(send_timeout), ENTRY(negative_timeouts), ENTRY(room_after_a_send_timeout),
     ENTRY(room_after_a_negative_send_timeout), ENTRY_WITH(negative_timeout_by_the_listener, RW_ALONE),
-    ENTRY(low_water_mark), ENTRY(large_low_water_mark), ENTRY(both_send_first),
+    ENTRY(low_water_mark), ENTRY(low_water_mark_lowered_under_a_sleeper), ENTRY(large_low_water_mark), ENTRY(both_send_first),
     ENTRY(both_send_first_in_one_call), ENTRY(both_send_first_without_blocking),
     ENTRY(sends_that_try_again_without_waiting), ENTRY(slow_reader), ENTRY(slow_writer))
