@@ -201,6 +201,8 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
     let peeking = flags & libc::MSG_PEEK != 0;
     let target = if flags & libc::MSG_WAITALL != 0 { total } else { options::receive_low_water(s, fd).min(total) };
     let mode = Mode { count_only: flags & libc::MSG_TRUNC != 0 };
+    // As the kernel, which looks at the beginning of a call: what is set meanwhile holds for the next one.
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !s.has(FLAG_NONBLOCK | FLAG_RCVTIMEO_PASSED);
     let mut fd = fd;
     let mut blocking: Option<Blocking> = None;
     let is_entered = |blocking: &Option<Blocking>| begun || blocking.is_some();
@@ -272,7 +274,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
                 Ended::With(r) => return r,
             }
         }
-        if flags & libc::MSG_DONTWAIT != 0 || s.has(FLAG_NONBLOCK | FLAG_RCVTIMEO_PASSED) {
+        if !waits {
             return if got > 0 { got as isize } else { -(libc::EAGAIN as isize) };
         }
         let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));

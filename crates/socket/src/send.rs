@@ -281,6 +281,8 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
     if total == 0 {
         return 0;
     }
+    // As the kernel, which looks at the beginning of a call: what is set meanwhile holds for the next one.
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !s.has(FLAG_NONBLOCK | FLAG_SNDTIMEO_PASSED);
     let mut blocking: Option<Blocking> = None;
     let is_entered = |blocking: &Option<Blocking>| begun || blocking.is_some();
     let mut fd = fd;
@@ -314,9 +316,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
                     Rest::LookAgain => continue,
                     Rest::Over => return (total - cursor.left()) as isize,
                 }
-                if waits(s, flags)
-                    && blocking.get_or_insert_with(|| Blocking::new(s, h, fd)).wait_for_tcp(fd) == Woken::Look
-                {
+                if waits && blocking.get_or_insert_with(|| Blocking::new(s, h, fd)).wait_for_tcp(fd) == Woken::Look {
                     continue;
                 }
                 note_shortage(s, 0, 1);
@@ -324,7 +324,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
             }
             Stop::Full(seen) => seen,
         };
-        let woken = if waits(s, flags) {
+        let woken = if waits {
             blocking.get_or_insert_with(|| Blocking::new(s, h, fd)).wait_for_room(s, h, fd, seen, done > 0)
         } else {
             Woken::TimedOut
@@ -342,11 +342,6 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
             _ => return -(libc::EAGAIN as isize),
         }
     }
-}
-
-/// True for a send that waits for room.
-fn waits(s: &Sock, flags: i32) -> bool {
-    flags & libc::MSG_DONTWAIT == 0 && !s.has(FLAG_NONBLOCK | FLAG_SNDTIMEO_PASSED)
 }
 
 /// True while the descriptor (or the one that close kept for waiters) leads to this socket; updates `fd`.

@@ -103,6 +103,7 @@ semantics! {
         nonblocking_by_fcntl,
         nonblocking_by_ioctl,
         nonblocking_by_ioctl_while_warm,
+        nonblocking_while_a_thread_waits: ShmAndTcp,
         nonblocking_through_a_duplicate,
         nonblocking_from_birth,
         receive_timeout,

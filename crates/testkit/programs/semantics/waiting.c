@@ -75,6 +75,13 @@ static long by_select(void)
     return select(fd + 1, &readable, NULL, NULL, &(struct timeval) { 3, 0 });
 }
 static long by_epoll_wait(void) { return epoll_wait(set, &(struct epoll_event) { 0 }, 1, 3000); }
+static long by_waitall(void) { return recv(fd, buffer, 1000, MSG_WAITALL); }
+static long by_large_send(void)
+{
+    static char large[8 << 20];
+    return send(fd, large, sizeof large, 0);
+}
+
 /* After the flag is gone the reader waits again. */
 static void observe_blocking(void)
 {
@@ -126,6 +133,34 @@ CASE(nonblocking_by_ioctl_while_warm)
     observe_nonblocking();
     B_SIDE rw_nonblocking(fd, false);
     observe_blocking();
+}
+
+/* The flag is for calls to come: one that waits already goes on. */
+CASE(nonblocking_while_a_thread_waits)
+{
+    static long (*const receive)(void) = by_waitall, (*const send_much)(void) = by_large_send;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        pthread_t thread = begin_to_wait(&receive);
+        rw_nonblocking(fd, true);
+        rw_meet();
+        rw_note("received %ld", result_of(thread));
+        rw_nonblocking(fd, false);
+        thread = begin_to_wait(&send_much);
+        rw_nonblocking(fd, true);
+        rw_meet();
+        rw_note("sent %ld", result_of(thread));
+    }
+    A_SIDE {
+        rw_meet();
+        rw_send_all(fd, buffer, 100);
+        rw_sleep_ms(20);
+        rw_send_all(fd, buffer, 900);
+        rw_meet();
+        size_t all = 8 << 20;
+        for (ssize_t n; all > 0 && (n = recv(fd, buffer, MIN_OF(sizeof buffer, all), 0)) > 0; all -= (size_t)n)
+            ;
+    }
 }
 
 /* The flag belongs to the open file, not to the number. */
@@ -596,7 +631,7 @@ CASE(slow_writer)
 }
 
 RW_MAIN(ENTRY(nonblocking_by_fcntl), ENTRY(nonblocking_by_ioctl), ENTRY(nonblocking_by_ioctl_while_warm),
-    ENTRY(nonblocking_through_a_duplicate), ENTRY_WITH(nonblocking_from_birth, RW_ALONE), ENTRY(receive_timeout),
+    ENTRY(nonblocking_while_a_thread_waits), ENTRY(nonblocking_through_a_duplicate), ENTRY_WITH(nonblocking_from_birth, RW_ALONE), ENTRY(receive_timeout),
     ENTRY(peek_timeout_across_carriers), ENTRY(send_timeout), ENTRY(negative_timeouts), ENTRY(room_after_a_send_timeout),
     ENTRY(room_after_a_negative_send_timeout), ENTRY_WITH(negative_timeout_by_the_listener, RW_ALONE),
     ENTRY(low_water_mark), ENTRY(low_water_mark_lowered_under_a_sleeper), ENTRY(large_low_water_mark), ENTRY(both_send_first),
