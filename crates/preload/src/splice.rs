@@ -1,20 +1,26 @@
 //! `splice` between a socket and a pipe: by the kernel while the bytes are on TCP, by hand while they are on a ring.
 
 use crate::hook::{answer, result, tracked};
-use crate::{next, wait};
+use crate::next;
 use core::ffi::{c_int, c_uint};
 use core::mem::zeroed;
-use libc::{MSG_DONTWAIT, POLLERR, POLLHUP, POLLIN, POLLOUT, SPLICE_F_NONBLOCK, iovec, off_t, pollfd, size_t, ssize_t};
+use libc::{
+    MSG_DONTWAIT, O_RDONLY, O_WRONLY, POLLERR, POLLHUP, POLLIN, POLLOUT, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE,
+    SPLICE_F_NONBLOCK, iovec, off_t, pollfd, size_t, ssize_t,
+};
 use ropeway_shm::ring::SURE_BYTES;
 use ropeway_shm::sys;
 use ropeway_socket::fdtable::{self, Handle};
+use ropeway_socket::thread::{self, Signals};
 use ropeway_socket::wait::begin_steps;
-use ropeway_socket::{recv, send, shadow};
+use ropeway_socket::{poll, recv, send, shadow};
 
 /// Bytes moved at a time through the stack of the caller, which may be as small as a thread's can be.
 const CHUNK: usize = 4 * 1024;
 /// What has left a pipe cannot go back: a ring that counts as writable has room for it.
 const _: () = assert!(CHUNK <= SURE_BYTES);
+/// What the kernel knows; it refuses others.
+const FLAGS: c_uint = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
 /// What fits into a pipe that `poll` calls writable.
 const SURE_ROOM: usize = libc::PIPE_BUF;
 
@@ -41,29 +47,44 @@ impl Call {
 hooks! {
     fn splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, n: size_t, flags: c_uint) -> ssize_t {
         let call = Call { from, to, flags };
+        let is_valid = from_at.is_null() && to_at.is_null() && flags & !FLAGS == 0;
         match (tracked(from), tracked(to)) {
-            (Some(h), None) if from_at.is_null() && to_at.is_null() && is_pipe(to) => answer(out_of_socket(h, call, n)),
-            (None, Some(h)) if from_at.is_null() && to_at.is_null() && is_pipe(from) => answer(into_socket(h, call, n)),
+            (Some(h), None) if is_valid && is_pipe(to, O_WRONLY) => answer(out_of_socket(h, call, n)),
+            (None, Some(h)) if is_valid && is_pipe(from, O_RDONLY) => answer(into_socket(h, call, n)),
             // The kernel refuses everything else.
             _ => next::splice(from, from_at, to, to_at, n, flags),
         }
     }
 }
 
-pub fn is_pipe(fd: c_int) -> bool {
+/// True for an end of a pipe that is open for `access` (`O_RDONLY` or `O_WRONLY`).
+pub fn is_pipe(fd: c_int, access: c_int) -> bool {
     // SAFETY: `status` is a valid place for the answer.
-    unsafe {
+    let is_pipe = unsafe {
         let mut status: libc::stat = zeroed();
         let r = sys::syscall6(libc::SYS_fstat, fd as usize, (&raw mut status) as usize, 0, 0, 0, 0);
         r == 0 && status.st_mode & libc::S_IFMT == libc::S_IFIFO
+    };
+    let opened = |flags: usize| flags as c_int & libc::O_ACCMODE;
+    is_pipe && sys::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|flags| [access, libc::O_RDWR].contains(&opened(flags)))
+}
+
+/// Waits by `poll`, which every signal handler ends, until more than handlers that restart the call has ended it.
+fn restarting(signals: Signals, mut poll: impl FnMut() -> isize) -> isize {
+    loop {
+        let r = poll();
+        if r != -(libc::EINTR as isize) || signals.interrupted() || !signals.any() {
+            return r;
+        }
     }
 }
 
 /// What the end of a pipe is ready for; waits unless `now`.
-fn pipe_events(fd: c_int, events: i16, now: bool) -> Result<i16, isize> {
+fn pipe_events(fd: c_int, events: i16, now: bool, signals: Signals) -> Result<i16, isize> {
     let mut entry = pollfd { fd, events, revents: 0 };
+    let timeout = if now { 0 } else { WAIT_FOR_EVER };
     // SAFETY: one valid entry.
-    match result(unsafe { next::poll(&mut entry, 1, if now { 0 } else { WAIT_FOR_EVER }) } as isize) {
+    match restarting(signals, || result(unsafe { next::poll(&mut entry, 1, timeout) } as isize)) {
         r if r < 0 => Err(r),
         _ => Ok(entry.revents),
     }
@@ -91,6 +112,7 @@ fn room(pipe: c_int) -> usize {
 
 /// As the kernel: waits for the first byte only, then takes what is there.
 pub unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
+    let signals = thread::signals();
     let _for_the_whole_call = begin_steps(h, call.from);
     let now = call.flags & SPLICE_F_NONBLOCK != 0 || is_nonblocking(call.to);
     let mut buffer = [0u8; CHUNK];
@@ -98,7 +120,7 @@ pub unsafe fn out_of_socket(h: Handle, call: Call, n: size_t) -> isize {
     let mut sure_room = 0;
     while total < n {
         if sure_room == 0 {
-            match pipe_events(call.to, POLLOUT, now || total > 0) {
+            match pipe_events(call.to, POLLOUT, now || total > 0, signals) {
                 Ok(events) if events & POLLERR != 0 && total == 0 => {
                     // Nobody reads the pipe: the kernel says so, with its signal.
                     // SAFETY: no pointers.
@@ -152,7 +174,7 @@ fn write_all(pipe: c_int, mut bytes: &[u8]) {
         match unsafe { sys::write(pipe, bytes.as_ptr(), bytes.len()) } {
             Ok(n) => bytes = &bytes[n..],
             Err(libc::EAGAIN) => {
-                let _ = pipe_events(pipe, POLLOUT, false);
+                let _ = pipe_events(pipe, POLLOUT, false, thread::signals());
             }
             Err(libc::EINTR) => {}
             Err(_) => return,
@@ -161,6 +183,7 @@ fn write_all(pipe: c_int, mut bytes: &[u8]) {
 }
 
 unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
+    let signals = thread::signals();
     let nothing = iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
     let _for_the_whole_call = begin_steps(h, call.to);
     h.sock().tx.prefix.stop();
@@ -179,12 +202,13 @@ unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
         return r;
     }
     let now = call.flags & SPLICE_F_NONBLOCK != 0 || is_nonblocking(call.from);
+    let waits = !is_nonblocking(call.to);
     let mut buffer = [0u8; CHUNK];
     let mut total = 0;
     let mut sure = 0;
     while total < n {
         if sure == 0 {
-            match pipe_events(call.from, POLLIN, now || total > 0) {
+            match pipe_events(call.from, POLLIN, now || total > 0, signals) {
                 Ok(events) if events & POLLIN != 0 => sure = held(call.from).unwrap_or(0),
                 Ok(events) if events & POLLHUP != 0 => break,
                 _ if total > 0 => break,
@@ -193,12 +217,12 @@ unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
             }
         }
         // Bytes that have left the pipe cannot go back: there must be room for some before.
-        if is_nonblocking(call.to) && !socket_has_room(call.to, 0) {
-            send::note_full(h);
-            // The reader may have made some before it could see that.
-            if !socket_has_room(call.to, 0) {
-                return if total > 0 { total as isize } else { -(libc::EAGAIN as isize) };
-            }
+        // A call that has something to show for itself is never restarted.
+        let signals = if total > 0 { signals.by_any_handler() } else { signals };
+        match if waits { await_room(h, call.to, signals) } else { look_for_room(h, call.to) } {
+            Ok(()) => {}
+            Err(_) if total > 0 => break,
+            Err(e) => return e,
         }
         // SAFETY: a valid buffer.
         let got = match unsafe { sys::read(call.from, buffer.as_mut_ptr(), buffer.len().min(n - total)) } {
@@ -217,10 +241,34 @@ unsafe fn into_socket(h: Handle, call: Call, n: size_t) -> isize {
     total as isize
 }
 
-fn socket_has_room(fd: c_int, timeout: c_int) -> bool {
+/// Above 0 when there is room, 0 when the time is over, or -errno.
+fn poll_for_room(fd: c_int, timeout: c_int) -> isize {
     let mut entry = pollfd { fd, events: POLLOUT, revents: 0 };
-    // SAFETY: one valid entry.
-    unsafe { wait::poll(&mut entry, 1, timeout) > 0 }
+    let entry = &raw mut entry;
+    // SAFETY: one valid entry; the closure makes the same call on the kernel.
+    unsafe { poll::poll(entry, 1, timeout, || result(next::poll(entry, 1, timeout) as isize)) }
+}
+
+/// For a socket that does not block.
+fn look_for_room(h: Handle, fd: c_int) -> Result<(), isize> {
+    if poll_for_room(fd, 0) > 0 {
+        return Ok(());
+    }
+    send::note_full(h);
+    // The reader may have made some before it could see that.
+    if poll_for_room(fd, 0) > 0 { Ok(()) } else { Err(-(libc::EAGAIN as isize)) }
+}
+
+/// For a socket that blocks. One that is closed meanwhile is left to the send, which has its duplicate to wait on.
+fn await_room(h: Handle, fd: c_int, signals: Signals) -> Result<(), isize> {
+    while fdtable::leads_to(fd, h) {
+        match restarting(signals, || poll_for_room(fd, LOOK_AGAIN_MS)) {
+            0 => {}
+            r if r < 0 => return Err(r),
+            _ => break,
+        }
+    }
+    Ok(())
 }
 
 /// Sends everything, whatever the mode of the socket; `begun`: as the rest of what was sent before.
@@ -235,7 +283,7 @@ unsafe fn send_all(h: Handle, fd: c_int, mut bytes: &[u8], mut begun: bool) -> R
             n if n >= 0 => (bytes, begun) = (&bytes[n as usize..], true),
             // Once it is closed, whoever has the number next may have room now, or never.
             r if r == -(libc::EAGAIN as isize) && fdtable::leads_to(fd, h) => {
-                socket_has_room(fd, LOOK_AGAIN_MS);
+                poll_for_room(fd, LOOK_AGAIN_MS);
             }
             r if r == -(libc::EAGAIN as isize) => sys::nap(LOOK_AGAIN_MS as u64 * 1_000_000),
             r if r == -(libc::EINTR as isize) => {}

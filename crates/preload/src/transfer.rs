@@ -48,7 +48,7 @@ hooks! {
                 answer(send::sendfile(h, out, file, at, n, || result(next::sendfile(out, file, at, n))))
             }
             // The only other way that leads out of a socket: the kernel makes a splice of it.
-            (None, Some(h)) if at.is_null() && splice::is_pipe(out) => {
+            (None, Some(h)) if at.is_null() && splice::is_pipe(out, libc::O_WRONLY) => {
                 answer(splice::out_of_socket(h, splice::Call { from: file, to: out, flags: 0 }, n))
             }
             _ => next::sendfile(out, file, at, n),

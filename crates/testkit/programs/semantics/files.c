@@ -294,6 +294,28 @@ CASE(splice_into_a_pipe)
     }
 }
 
+/* Ends of a pipe that are not open for what is asked of them, and flags that mean nothing. */
+CASE(splice_that_is_refused)
+{
+    enum { NO_FLAG = 0x100 };
+    int pipes[2];
+    rw_warm(fd, RW_BLOCK);
+    MUST(pipe(pipes));
+    A_SIDE rw_say(fd, "some bytes");
+    rw_rest();
+    B_SIDE {
+        MUST(write(pipes[1], "others", 6));
+        T(splice(fd, NULL, pipes[0], NULL, 10, 0));
+        T(splice(pipes[1], NULL, fd, NULL, 10, 0));
+        T(sendfile(pipes[0], fd, NULL, 10));
+        T(splice(fd, NULL, pipes[1], NULL, 10, NO_FLAG));
+        T(splice(pipes[0], NULL, fd, NULL, 10, NO_FLAG));
+        rw_expect(fd, 10);
+        rw_bytes("in the pipe", buffer, T(read(pipes[0], buffer, 100)));
+    }
+    rw_exchange(fd);
+}
+
 /* What a splice has moved comes first, and the error behind it is told by the next call. */
 CASE(splice_before_a_reset)
 {
@@ -503,5 +525,6 @@ CASE(asynchronous_by_the_kernel_through_its_library)
 RW_MAIN(ENTRY(sendfile_with_an_offset), ENTRY(sendfile_at_the_position), ENTRY(sendfile_of_much), ENTRY(sendfile_without_blocking),
     ENTRY(sendfile_between_sends), ENTRY(sendfile_that_is_refused), ENTRY(sendfile_into_a_pipe),
     ENTRY(in_a_thread_with_the_smallest_stack), ENTRY(splice_out_of_a_pipe), ENTRY(splice_into_a_pipe),
+    ENTRY(splice_that_is_refused),
     ENTRY(splice_before_a_reset), ENTRY(relay_by_splice), ENTRY(stdio), ENTRY(stdio_in_blocks), ENTRY(asynchronous),
     ENTRY(asynchronous_by_the_kernel), ENTRY(asynchronous_by_the_kernel_through_its_library))

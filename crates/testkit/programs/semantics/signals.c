@@ -159,6 +159,8 @@ static long by_sendfile(void)
     off_t from = 0;
     return sendfile(fd, file, &from, sizeof buffer);
 }
+/* Out of a pipe that is full. */
+static long by_splice_out(void) { return splice(pipes[0], NULL, fd, NULL, sizeof buffer, 0); }
 static long by_poll_out(void) { return poll(&(struct pollfd) { fd, POLLOUT, 0 }, 1, -1); }
 
 /* B fills the connection to the brim, then each call waits for room that does not come until after the signal. */
@@ -168,11 +170,14 @@ static void interrupt_writers(int flags)
         const char *name;
         long (*call)(void);
     } writers[] = { { "send", by_send }, { "write", by_write }, { "writev", by_writev }, { "sendmsg", by_sendmsg },
-        { "sendmmsg", by_sendmmsg }, { "sendfile", by_sendfile }, { "poll", by_poll_out } };
+        { "sendmmsg", by_sendmmsg }, { "sendfile", by_sendfile }, { "splice", by_splice_out },
+        { "poll", by_poll_out } };
     char path[] = "/tmp/rw_signals_XXXXXX";
     file = (int)MUST(mkstemp(path));
     MUST(unlink(path));
     MUST(write(file, buffer, sizeof buffer));
+    MUST(pipe(pipes));
+    MUST(write(pipes[1], buffer, sizeof buffer));
     rw_warm(fd, RW_BLOCK);
     install(SIGUSR1, count_signal, flags);
     for (size_t i = 0; i < COUNT(writers); i++) {
@@ -217,6 +222,81 @@ CASE(writers_interrupted)
 CASE(writers_restarted)
 {
     interrupt_writers(SA_RESTART);
+}
+
+/* Takes from the pipe, or brings it, what a splice in another thread waits for, once A says so. */
+static void *write_when_told(void *unused)
+{
+    (void)unused;
+    while (!rw_shared[1])
+        rw_sleep_ms(1);
+    MUST(write(pipes[1], "hello", 5));
+    return NULL;
+}
+
+static void *empty_when_told(void *unused)
+{
+    static char taken[sizeof buffer];
+    (void)unused;
+    while (!rw_shared[1])
+        rw_sleep_ms(1);
+    for (size_t all = 0; all < sizeof taken; all += (size_t)MUST(read(pipes[0], taken, sizeof taken - all)))
+        ;
+    return NULL;
+}
+
+static long by_splice_out_soon(void) { return splice(pipes[0], NULL, fd, NULL, 100, 0); }
+
+/* B waits for a pipe rather than for the connection: for one that is empty, and for one that is full. */
+static void interrupt_waits_for_a_pipe(int flags)
+{
+    static const struct {
+        const char *name;
+        long (*call)(void);
+        void *(*helper)(void *);
+    } waits[] = { { "out of a pipe", by_splice_out_soon, write_when_told }, { "into a pipe", by_splice, empty_when_told } };
+    rw_warm(fd, RW_BLOCK);
+    install(SIGUSR1, count_signal, flags);
+    for (size_t i = 0; i < COUNT(waits); i++) {
+        rw_shared[1] = 0;
+        rw_meet();
+        A_SIDE {
+            if (waits[i].call == by_splice)
+                rw_say(fd, "bytes");
+            rw_hear();
+            rw_wait_asleep(rw_pid_of(false));
+            kill(rw_pid_of(false), SIGUSR1);
+            rw_wait_asleep(rw_pid_of(false));
+            rw_shared[1] = 1;
+        }
+        B_SIDE {
+            pthread_t helper;
+            sigset_t all, before;
+            sigfillset(&all);
+            MUST(pipe(pipes));
+            if (waits[i].call == by_splice)
+                MUST(write(pipes[1], buffer, sizeof buffer));
+            MUST(-pthread_sigmask(SIG_SETMASK, &all, &before));
+            MUST(-pthread_create(&helper, NULL, waits[i].helper, NULL));
+            MUST(-pthread_sigmask(SIG_SETMASK, &before, NULL));
+            handled = 0;
+            rw_tell();
+            errno = 0;
+            show(waits[i].name, waits[i].call());
+            MUST(-pthread_join(helper, NULL));
+        }
+        rw_meet();
+    }
+}
+
+CASE(waits_for_a_pipe_interrupted)
+{
+    interrupt_waits_for_a_pipe(0);
+}
+
+CASE(waits_for_a_pipe_restarted)
+{
+    interrupt_waits_for_a_pipe(SA_RESTART);
 }
 
 CASE(accept_interrupted)
@@ -294,4 +374,4 @@ CASE(large_send_interrupted)
 }
 
 RW_MAIN(ENTRY(readers_interrupted), ENTRY(readers_restarted), ENTRY(readers_with_a_timeout_restarted), ENTRY(writers_interrupted),
-    ENTRY(writers_restarted), ENTRY(accept_interrupted), ENTRY(waitall_interrupted), ENTRY(large_send_interrupted))
+    ENTRY(writers_restarted), ENTRY(waits_for_a_pipe_interrupted), ENTRY(waits_for_a_pipe_restarted), ENTRY(accept_interrupted), ENTRY(waitall_interrupted), ENTRY(large_send_interrupted))
