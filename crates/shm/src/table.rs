@@ -82,7 +82,7 @@ pub const FLAG_SHUT_RD: u32 = 1 << 5;
 pub const FLAG_WAITED: u32 = 1 << 6;
 /// More processes own it than can be counted.
 pub const FLAG_UNCOUNTED: u32 = 1 << 7;
-/// The time-outs and low-water mark below are known.
+/// The time-outs and low-water mark below are known, unless somebody is asking for them still.
 pub const FLAG_TIMEOUTS_KNOWN: u32 = 1 << 8;
 /// `connect` has been called (and may still be under way).
 pub const FLAG_CONNECTING: u32 = 1 << 9;
@@ -98,6 +98,9 @@ pub const FLAG_RCVTIMEO_PASSED: u32 = 1 << 13;
 pub const FLAG_SNDTIMEO_PASSED: u32 = 1 << 14;
 /// `TCP_INQ`: each `recvmsg` tells how many bytes are left.
 pub const FLAG_INQ: u32 = 1 << 15;
+/// A thread is asking the kernel for the time-outs and the low-water mark. They are known afterwards if [`FLAG_TIMEOUTS_KNOWN`] is set
+/// still: who sets another clears that.
+pub const FLAG_TIMEOUTS_ASKED: u32 = 1 << 16;
 
 /// Outgoing direction of a socket. Fields that are not atomic are protected by `lock`.
 #[repr(C, align(64))]

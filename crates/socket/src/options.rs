@@ -3,6 +3,7 @@
 use crate::fdtable::Handle;
 use crate::handover::{self, lock_rx, lock_tx};
 use crate::reason::Reason;
+use crate::thread::Critical;
 use crate::wait::{self, Deadline};
 use crate::{lifecycle, ready, recv, shadow};
 use core::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use ropeway_shm::ring::Consumer;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
     FLAG_INQ, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RCVTIMEO_PASSED, FLAG_SHUT_RD, FLAG_SNDTIMEO_PASSED,
-    FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING,
+    FLAG_TIMEOUTS_ASKED, FLAG_TIMEOUTS_KNOWN, RX_ATTACHED, RX_TCP, Sock, TX_RING,
 };
 
 /// Second numbers of options, for 64-bit time everywhere; here they mean the same.
@@ -23,37 +24,89 @@ const SO_SNDTIMEO_NEW: c_int = 67;
 /// The option, and the type of the control message that it asks for.
 pub const TCP_INQ: c_int = 36;
 
-fn learn_timeouts(s: &Sock, fd: i32) {
-    if s.has(FLAG_TIMEOUTS_KNOWN) {
-        return;
-    }
-    let time = |name: c_int| {
-        let mut t = timeval { tv_sec: 0, tv_usec: 0 };
-        let mut len = size_of::<timeval>() as u32;
+/// How long calls wait, and for how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    /// SO_RCVTIMEO and SO_SNDTIMEO, 0 for none.
+    receive_us: u64,
+    send_us: u64,
+    /// SO_RCVLOWAT, at least 1.
+    low_water_bytes: u32,
+}
+
+impl Bounds {
+    /// Those of a new socket.
+    const NONE: Bounds = Bounds { receive_us: 0, send_us: 0, low_water_bytes: 1 };
+
+    /// The kernel's answer. None when it gives none.
+    fn of_descriptor(fd: i32) -> Option<Bounds> {
+        let time = |name: c_int| {
+            let mut t = timeval { tv_sec: 0, tv_usec: 0 };
+            let mut len = size_of::<timeval>() as u32;
+            // SAFETY: buffer and length are valid.
+            unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut t).cast(), &mut len) }.ok()?;
+            Some((t.tv_sec as u64).saturating_mul(1_000_000).saturating_add(t.tv_usec as u64))
+        };
+        let mut mark = 1i32;
+        let mut len = size_of::<i32>() as u32;
         // SAFETY: buffer and length are valid.
-        let _ = unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut t).cast(), &mut len) };
-        (t.tv_sec as u64).saturating_mul(1_000_000).saturating_add(t.tv_usec as u64)
-    };
-    let mut lowat = 1i32;
-    let mut len = 4u32;
-    // SAFETY: buffer and length are valid.
-    let _ = unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw mut lowat).cast(), &mut len) };
-    s.rcvtimeo_us.store(time(libc::SO_RCVTIMEO), Ordering::Relaxed);
-    s.sndtimeo_us.store(time(libc::SO_SNDTIMEO), Ordering::Relaxed);
-    s.rcvlowat.store(lowat.max(1) as u32, Ordering::Relaxed);
-    s.set(FLAG_TIMEOUTS_KNOWN);
+        unsafe { sys::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw mut mark).cast(), &mut len) }.ok()?;
+        Some(Bounds {
+            receive_us: time(libc::SO_RCVTIMEO)?,
+            send_us: time(libc::SO_SNDTIMEO)?,
+            low_water_bytes: mark.max(1) as u32,
+        })
+    }
+
+    /// What is kept of them, or what `ask` says where that may be old.
+    fn of(s: &Sock, ask: impl FnOnce() -> Option<Bounds>) -> Bounds {
+        if s.flags.load(Ordering::Acquire) & (FLAG_TIMEOUTS_KNOWN | FLAG_TIMEOUTS_ASKED) != FLAG_TIMEOUTS_KNOWN {
+            return Bounds::learn(s, ask);
+        }
+        Bounds {
+            receive_us: s.rcvtimeo_us.load(Ordering::Relaxed),
+            send_us: s.sndtimeo_us.load(Ordering::Relaxed),
+            low_water_bytes: s.rcvlowat.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Asks, and keeps the answer unless one of them is set meanwhile ([`Bounds::forget`]). Who finds another thread asking keeps
+    /// nothing, so there is one answer at a time; should that thread be killed, everybody asks from then on.
+    #[cold]
+    fn learn(s: &Sock, ask: impl FnOnce() -> Option<Bounds>) -> Bounds {
+        // A signal handler that jumps must not leave this in the middle.
+        let _critical = Critical::enter();
+        if s.flags.fetch_or(FLAG_TIMEOUTS_ASKED, Ordering::AcqRel) & FLAG_TIMEOUTS_ASKED != 0 {
+            return ask().unwrap_or(Bounds::NONE);
+        }
+        s.set(FLAG_TIMEOUTS_KNOWN);
+        let answer = ask();
+        match answer {
+            Some(bounds) => {
+                s.rcvtimeo_us.store(bounds.receive_us, Ordering::Relaxed);
+                s.sndtimeo_us.store(bounds.send_us, Ordering::Relaxed);
+                s.rcvlowat.store(bounds.low_water_bytes, Ordering::Relaxed);
+            }
+            None => Bounds::forget(s),
+        }
+        s.clear(FLAG_TIMEOUTS_ASKED);
+        answer.unwrap_or(Bounds::NONE)
+    }
+
+    /// After one of them may have been set.
+    fn forget(s: &Sock) {
+        s.clear(FLAG_TIMEOUTS_KNOWN);
+    }
 }
 
 /// When a receive that begins to wait now gives up (SO_RCVTIMEO).
 pub fn receive_deadline(s: &Sock, fd: i32) -> Deadline {
-    learn_timeouts(s, fd);
-    wait::deadline_after_us(s.rcvtimeo_us.load(Ordering::Relaxed))
+    wait::deadline_after_us(Bounds::of(s, || Bounds::of_descriptor(fd)).receive_us)
 }
 
 /// When a send that begins to wait now gives up (SO_SNDTIMEO).
 pub fn send_deadline(s: &Sock, fd: i32) -> Deadline {
-    learn_timeouts(s, fd);
-    wait::deadline_after_us(s.sndtimeo_us.load(Ordering::Relaxed))
+    wait::deadline_after_us(Bounds::of(s, || Bounds::of_descriptor(fd)).send_us)
 }
 
 /// A negative time-out has passed as soon as it begins: such a call waits no more than one with MSG_DONTWAIT. The kernel,
@@ -99,8 +152,7 @@ pub fn learn(s: &Sock, fd: i32) {
 
 /// SO_RCVLOWAT in bytes, at least 1.
 pub fn receive_low_water(s: &Sock, fd: i32) -> usize {
-    learn_timeouts(s, fd);
-    s.rcvlowat.load(Ordering::Relaxed) as usize
+    Bounds::of(s, || Bounds::of_descriptor(fd)).low_water_bytes as usize
 }
 
 /// Options that only the kernel's own stream can honour, and why.
@@ -150,7 +202,7 @@ pub unsafe fn setsockopt(
     let r = native();
     if level == libc::SOL_SOCKET {
         // Time-outs have two numbers each (32- and 64-bit time); any option of this level makes us ask again.
-        h.sock().clear(FLAG_TIMEOUTS_KNOWN);
+        Bounds::forget(h.sock());
         if r == 0 {
             // SAFETY: the kernel has accepted it.
             unsafe { note_passed(h.sock(), name, value) };
@@ -247,4 +299,62 @@ pub fn unsent_bytes(h: Handle) -> Option<usize> {
     let mut tx = lock_tx(s);
     let (ring, p) = tx.ring().filter(|_| ready::is_open(h))?;
     Some(ring.unread(&Consumer::starting_at(ring.reader_stopped_at(p)?.0, p.epoch)).0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process;
+    use ropeway_shm::table::MAX_SOCKS;
+
+    const OLD: Bounds = Bounds::NONE;
+    const NEW: Bounds = Bounds { receive_us: 5_000_000, send_us: 1_000, low_water_bytes: 100 };
+
+    /// A record of which nothing is known, at a place that no other test uses.
+    fn record(number: u32) -> &'static Sock {
+        assert!(process::ready(), "no table of sockets");
+        process::table().sock(MAX_SOCKS - 1 - number)
+    }
+
+    fn known(s: &Sock) -> Bounds {
+        Bounds::of(s, || panic!("it is known"))
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_asked_for_once() {
+        let s = record(0);
+        assert_eq!(Bounds::of(s, || Some(NEW)), NEW);
+        assert_eq!(known(s), NEW);
+    }
+
+    #[test]
+    fn a_time_out_that_is_set_while_another_thread_asks_for_the_old_one_is_seen() {
+        let s = record(1);
+        let set_meanwhile = || {
+            Bounds::forget(s);
+            Some(OLD)
+        };
+        assert_eq!(Bounds::of(s, set_meanwhile), OLD);
+        assert_eq!(Bounds::of(s, || Some(NEW)), NEW);
+        assert_eq!(known(s), NEW);
+    }
+
+    #[test]
+    fn an_old_answer_is_not_kept_because_somebody_has_a_new_one() {
+        let s = record(2);
+        let asked_for_by_both = || {
+            Bounds::forget(s);
+            assert_eq!(Bounds::of(s, || Some(NEW)), NEW);
+            Some(OLD)
+        };
+        assert_eq!(Bounds::of(s, asked_for_by_both), OLD);
+        assert_eq!(Bounds::of(s, || Some(NEW)), NEW);
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_say_is_asked_for_again() {
+        let s = record(3);
+        assert_eq!(Bounds::of(s, || None), Bounds::NONE);
+        assert_eq!(Bounds::of(s, || Some(NEW)), NEW);
+    }
 }

@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{Consumer, End, Look, Position, Ring};
 use ropeway_shm::sys;
 use ropeway_shm::table::{
-    FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, FLAG_TIMEOUTS_KNOWN, Member,
-    RX_ATTACHED, RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING, TX_TCP,
+    FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_PINNED, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, Member, RX_ATTACHED,
+    RX_DRAIN, RX_RING, RX_TCP, Sock, TX_RING, TX_TCP,
 };
 
 /// Event bits. Those of poll and of epoll are the same numbers.
@@ -185,8 +185,8 @@ fn is_before_switch(s: &Sock) -> bool {
 /// SO_RCVLOWAT, at least 1.
 fn low_water(s: &Sock, fd: Option<i32>) -> usize {
     match fd {
-        Some(fd) if !s.has(FLAG_TIMEOUTS_KNOWN) => options::receive_low_water(s, fd),
-        _ => s.rcvlowat.load(Ordering::Relaxed) as usize,
+        Some(fd) => options::receive_low_water(s, fd),
+        None => s.rcvlowat.load(Ordering::Relaxed) as usize,
     }
 }
 
