@@ -198,10 +198,11 @@ hooks! {
         if !keeping() {
             return next::close_range(first, last, flags);
         }
-        if flags == 0 && first <= last {
+        let unshares = flags & CLOSE_RANGE_UNSHARE as c_int != 0 && whole_process::shares_descriptors();
+        if !unshares && flags & !(CLOSE_RANGE_UNSHARE as c_int) == 0 && first <= last {
             return close_all(first, last);
         }
-        if flags & CLOSE_RANGE_UNSHARE as c_int != 0 {
+        if unshares {
             whole_process::stop(Reason::Fork);
         }
         next::close_range(first, last, flags)
