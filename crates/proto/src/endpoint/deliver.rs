@@ -200,10 +200,9 @@ impl Endpoint {
     /// Credit for more, or for the message at hand, where the window alone would not let it come.
     pub(super) fn let_come(&mut self, at: u32) {
         let window = self.receive_window();
-        let channel = &self.channels[at as usize];
-        let goes_beyond =
-            || channel.incoming.lacks_memory() && !self.rx_pool.may_begin(channel.incoming.account(), 0, 0);
-        if channel.incoming.is_longer_than(window) || goes_beyond() {
+        let incoming = &self.channels[at as usize].incoming;
+        let goes_beyond = || incoming.lacks_memory() && !self.rx_pool.may_begin(incoming.account(), 0, 0);
+        if (incoming.is_longer_than(window) || goes_beyond()) && incoming.may_reserve(&self.rx_pool) {
             self.reserve_or_wait(at);
             return;
         }

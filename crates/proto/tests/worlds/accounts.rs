@@ -9,6 +9,9 @@ use crate::world::*;
 use ropeway_proto::{Config, ErrorCode, Mode};
 use ropeway_wire::{Flags, Packet, Type};
 
+/// A piece of memory, with the room around a payload.
+const PIECE_BYTES: usize = 1511;
+
 #[test]
 fn however_many_messages_have_begun_others_find_memory_that_is_free() {
     let config = Config { receive_memory_bytes: 16 * MEMORY_BYTES, ..Config::default() };
@@ -141,6 +144,47 @@ fn who_keeps_much_and_whose_other_association_begins_a_message_claims_nothing() 
     carry_until(&mut world, &mut slow, 100 * MS, |_, _| false);
     let before = world.hosts[0].buffers_in_use().1;
     assert!(before > used + 60, "{before} after {used}");
+}
+
+/// Hosts from `first` on have begun messages of which nothing more comes: as many as each may until no other host may begin any, beside so many pieces that are here of others.
+fn begin_all_that_may(world: &mut World, first: usize, others: usize) {
+    let mut left = MEMORY_BYTES as usize / 8 / PIECE_BYTES - others;
+    let begun = [&20_000u32.to_be_bytes()[..], &[7; 1000]].concat();
+    let mut host = first;
+    while left > 1 {
+        let count = left / 2;
+        let mut speaker = Speaker::new(world, host, count, Mode::Messages);
+        (0..count).for_each(|channel| speaker.say(world, channel, 0, (Type::Data, Flags::FIRST), &begun));
+        pass(world, MS);
+        (left, host) = (left - count, host + 1);
+    }
+}
+
+#[test]
+fn an_unread_channel_gets_no_memory_packet_by_packet_and_is_not_given_up() {
+    for bytes in [100, 700, 5_000] {
+        let mut world = world_of(10);
+        let (client, server) = open(&mut world, 1, 0, 7, Mode::Messages);
+        // A message that nobody reads, and one that waits for its memory.
+        let (sender, receiver) = open(&mut world, 2, 0, 7, Mode::Messages);
+        let mut long = [Flow { slow: true, ..Flow::messages((2, sender), (0, receiver), 500_000, 1) }];
+        carry_until(&mut world, &mut long, 100 * MS, |_, _| false);
+        assert_eq!(world.hosts[0].message_bytes(receiver), Some(500_000));
+        let mut waiting = Speaker::new(&mut world, 2, 1, Mode::Messages);
+        let begun = [&450_000u32.to_be_bytes()[..], &[7; 1000]].concat();
+        waiting.say(&mut world, 0, 0, (Type::Data, Flags::FIRST), &begun);
+        pass(&mut world, MS);
+        assert!(world.hosts[0].promised_bytes() < 100_000, "it waits");
+        begin_all_that_may(&mut world, 3, 1);
+        let mut flows = [Flow { slow: true, ..Flow::messages((1, client), (0, server), bytes, 2_000) }];
+        carry_until(&mut world, &mut flows, 15 * S, |_, _| false);
+        assert_eq!(world.hosts[0].readiness(server).unwrap().failed, None, "{bytes}");
+        let unread = world.hosts[0].statistics(world.clock(0), server).unwrap().unread_bytes;
+        assert!((30_000..36_000 + bytes as u64).contains(&unread), "{bytes}: {unread} bytes are unread");
+        flows[0].slow = false;
+        let arrives = carry_until(&mut world, &mut flows, S, |_, flows| flows[0].is_done());
+        assert!(arrives, "{bytes}: {:?}", flows[0]);
+    }
 }
 
 #[test]

@@ -95,8 +95,19 @@ impl Incoming {
         (self.reserved_until, self.has_reservation) = (self.message_end, true);
         self.keep_set_aside(buffers as u32, pool);
         let before = self.limit;
-        self.promise(self.wanted, pool);
+        self.promise(self.reach(pool), pool);
         self.limit > before
+    }
+
+    /// With so much credit the message at hand comes to its end, also in a packet with others behind it.
+    fn reach(&self, pool: &Pool) -> u64 {
+        self.message_end + pool.payload_bytes() as u64
+    }
+
+    /// The message at hand may get memory for all of it: it has the credit for that, or it is its turn, as what came before the last one with memory set aside was read, and that one, too. Otherwise
+    /// each packet that ends one message and begins the next would bring credit for another.
+    pub fn may_reserve(&self, pool: &Pool) -> bool {
+        self.consumed >= self.reserved_until || self.reach(pool) <= self.limit
     }
 
     /// What comes next is of a message that memory was set aside for.
@@ -124,10 +135,9 @@ impl Incoming {
         self.has_reservation && !self.is_reserved()
     }
 
-    /// The message at hand needs more credit than `window` allows, and it is its turn: what came before the last one with memory set aside was read, and that one, too.
+    /// The message at hand needs more credit than `window` allows.
     pub fn is_longer_than(&self, window: u64) -> bool {
-        let is_longer = self.wanted > self.limit && self.wanted > self.consumed + window;
-        is_longer && self.consumed >= self.reserved_until
+        self.wanted > self.limit && self.wanted > self.consumed + window
     }
 
     /// Takes back what is left of the memory that was set aside for a message, and says whether there was such a message.

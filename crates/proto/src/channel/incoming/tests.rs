@@ -421,6 +421,19 @@ fn a_message_that_fits_the_window_is_short_of_nothing() {
 }
 
 #[test]
+fn memory_for_a_message_however_short_comes_with_credit_for_its_end_and_company() {
+    const WINDOW: u32 = 2000;
+    let (mut incoming, mut rx) = (Incoming::new(WINDOW), Pool::new(1456, 1 << 20));
+    // Whole ones, and the beginning of another.
+    let record = [RecordPrefix::of_length(100).bytes(), &[7; 100]].concat();
+    let records = &record.repeat(15)[..1456];
+    incoming.take(Mode::Messages, Flags::RECORDS | Flags::FIRST, records, 2000, &mut rx).unwrap();
+    let end = 1456 + incoming.unfinished_bytes();
+    assert!(incoming.unfinished_bytes() > 0 && incoming.reserve(3, &mut rx));
+    assert_eq!(incoming.limit(), end + rx.payload_bytes() as u64);
+}
+
+#[test]
 fn an_end_of_both_ways_stays_one() {
     let mut incoming = Incoming::new(1000);
     for (extent, is_gone) in [(Extent::Write, false), (Extent::Both, true), (Extent::Write, true)] {
