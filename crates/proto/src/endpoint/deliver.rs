@@ -372,6 +372,7 @@ impl Endpoint {
         channel.failed.get_or_insert(code);
         channel.outgoing.drop_queue(&mut self.tx_pool);
         channel.incoming.drop_unfinished(&mut self.rx_pool);
+        channel.incoming.revoke(&mut self.rx_pool);
         if channel.queued_in.is_some() {
             // Nobody has accepted it, and nobody will.
             channel.released = true;

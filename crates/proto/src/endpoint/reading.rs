@@ -90,7 +90,7 @@ impl Endpoint {
     /// Something was read: there is room for more.
     fn after_read(&mut self, at: u32) {
         let channel = &self.channels[at as usize];
-        if !channel.detached && !channel.incoming.is_finished() {
+        if !channel.detached && channel.failed.is_none() && !channel.incoming.is_finished() {
             self.let_come(at);
         }
         self.serve_line();

@@ -52,6 +52,32 @@ fn failure(world: &mut World, host: usize, channel: ChannelId) -> Option<ErrorCo
     world.hosts[host].readiness(channel).unwrap().failed
 }
 
+#[test]
+fn what_a_channel_was_promised_is_free_when_its_peer_has_aborted_it() {
+    const BYTES: usize = 100_000;
+    let mut world = World::new(2, Net::default(), &Config::default(), 1);
+    let (client, server) = pair(&mut world, Mode::Stream);
+    assert_eq!(send(&mut world, 0, client, &[7; BYTES]), Ok(BYTES));
+    let read = |world: &mut World, bytes: usize| {
+        let mut left = bytes;
+        wait_for(world, S, "what was sent", |world| {
+            left -= world.hosts[1].recv(server, &mut vec![0; left]).unwrap_or_default().unwrap_or_default();
+            left == 0
+        });
+    };
+    read(&mut world, BYTES / 2);
+    pass(&mut world, S);
+    assert!(world.hosts[1].promised_bytes() > 0);
+    let now = world.clock(0);
+    world.hosts[0].abort(now, client);
+    pass(&mut world, S);
+    assert_eq!(failure(&mut world, 1, server), Some(ErrorCode::Reset));
+    assert_eq!(world.hosts[1].promised_bytes(), 0);
+    // Nothing comes for what is read now.
+    read(&mut world, BYTES / 2);
+    assert_eq!(world.hosts[1].promised_bytes(), 0);
+}
+
 in_every_way!(the_end_arrives_with_the_last_of_what_is_before_it);
 fn the_end_arrives_with_the_last_of_what_is_before_it() {
     // One packet, some, and more than is granted at once.
