@@ -64,6 +64,11 @@ impl Buffer {
         self.memory.len()
     }
 
+    /// Whether it [counts](Pool::count_as_begun) as of a message that has begun.
+    pub fn is_begun(&self) -> bool {
+        self.is_begun
+    }
+
     pub fn bytes(&self) -> &[u8] {
         &self.memory[self.start as usize..self.end as usize]
     }
@@ -331,7 +336,7 @@ impl Pool {
             && begun_bytes + self.buffer_bytes <= self.begun_limit() + part
     }
 
-    /// Whether so much more may be here of a message of this account that has begun and has no memory set aside: of a host no more than what is left for others. `apart_bytes` do not count.
+    /// Whether so much more may be here of a message of this account that has begun and has no memory set aside: of a host no more than what is left for others. `apart_bytes` of what is here do not count.
     pub fn may_begin(&self, account: AccountId, bytes: usize, apart_bytes: usize) -> bool {
         let begun = self.ledger.begun_bytes().saturating_sub(apart_bytes) + bytes;
         let begun_by_host = self.ledger.begun_bytes_of_host(account).saturating_sub(apart_bytes) + bytes;

@@ -80,6 +80,8 @@ pub struct Received {
     asked: u32,
     /// Memory of what waits.
     held_bytes: usize,
+    /// Packets of it that count as of messages that have begun.
+    held_begun: usize,
 }
 
 /// Slots kept when nothing is missing: bursts beyond that give their memory back.
@@ -87,7 +89,15 @@ const QUIET_SLOTS: usize = 16;
 
 impl Received {
     pub fn starting_at(first: u64) -> Received {
-        Received { base: first, next: first, slots: VecDeque::new(), missing: 0, asked: 0, held_bytes: 0 }
+        Received {
+            base: first,
+            next: first,
+            slots: VecDeque::new(),
+            missing: 0,
+            asked: 0,
+            held_bytes: 0,
+            held_begun: 0,
+        }
     }
 
     pub fn base(&self) -> u64 {
@@ -105,6 +115,11 @@ impl Received {
     /// Memory of the packets that wait for an earlier one.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes
+    }
+
+    /// How many of these [count](crate::pool::Pool::count_as_begun) as of messages that have begun.
+    pub fn held_begun(&self) -> usize {
+        self.held_begun
     }
 
     /// Missing numbers that were asked for: they fly again, or should.
@@ -201,9 +216,16 @@ impl Received {
             return Err(held);
         };
         self.held_bytes += held.payload.memory_bytes();
+        self.held_begun += usize::from(held.payload.is_begun());
         slot.state = State::Held(Box::new(held));
         self.slots[before as usize].follower = distance;
         Ok(())
+    }
+
+    /// It waits no more.
+    fn release(&mut self, held: &Held) {
+        self.held_bytes -= held.payload.memory_bytes();
+        self.held_begun -= usize::from(held.payload.is_begun());
     }
 
     /// The packet that waited for `number`, which has just been delivered, and its own number.
@@ -216,7 +238,7 @@ impl Received {
         let slot = self.slots.get_mut((at + u64::from(distance)) as usize)?;
         match std::mem::replace(&mut slot.state, State::Done) {
             State::Held(held) => {
-                self.held_bytes -= held.payload.memory_bytes();
+                self.release(&held);
                 Some((number.wrapping_add(u64::from(distance)), *held))
             }
             other => {
@@ -233,7 +255,7 @@ impl Received {
                 return;
             }
             if let Some(Slot { state: State::Held(held), .. }) = self.slots.pop_front() {
-                self.held_bytes -= held.payload.memory_bytes();
+                self.release(&held);
                 orphan(*held);
             }
             self.base = self.base.wrapping_add(1);
@@ -329,7 +351,8 @@ impl Received {
                 orphan(*held);
             }
         }
-        (self.missing, self.asked, self.held_bytes, self.base) = (0, 0, 0, self.next);
+        (self.missing, self.asked, self.base) = (0, 0, self.next);
+        (self.held_bytes, self.held_begun) = (0, 0);
     }
 }
 
@@ -361,6 +384,11 @@ mod tests {
         });
         ranges.iter().for_each(|&(first, count)| received.mark_asked(first, count, at(now)));
         (ranges, look.again_at)
+    }
+
+    fn held(pool: &mut Pool) -> Held {
+        let payload = pool.take().unwrap();
+        Held { kind: ropeway_wire::Type::Data, flags: ropeway_wire::Flags::default(), channel: 0, payload }
     }
 
     fn asked(received: &mut Received, now: u64, window: u64, again: u64) -> Vec<(u64, u16)> {
@@ -457,25 +485,13 @@ mod tests {
         let mut received = Received::starting_at(0);
         received.arrive(1, at(0));
         received.arrive(2, at(0));
-        let held = Held {
-            kind: ropeway_wire::Type::Data,
-            flags: ropeway_wire::Flags::default(),
-            channel: 0,
-            payload: pool.take().unwrap(),
-        };
-        assert!(received.hold(2, 1, held).is_err());
+        assert!(received.hold(2, 1, held(&mut pool)).is_err());
     }
 
     #[test]
     fn what_waits_is_released_in_the_order_of_its_channel() {
         let mut pool = Pool::new(64, 1 << 20);
         let mut received = Received::starting_at(0);
-        let held = |pool: &mut Pool| Held {
-            kind: ropeway_wire::Type::Data,
-            flags: ropeway_wire::Flags::default(),
-            channel: 0,
-            payload: pool.take().unwrap(),
-        };
         for number in [4u64, 2] {
             received.arrive(number, at(0));
             let previous = number - 2;
@@ -489,6 +505,32 @@ mod tests {
         assert!(received.take_follower(third).is_none());
         received.advance(|_| panic!("nothing is left waiting"));
         assert_eq!(received.base(), 1);
+    }
+
+    #[test]
+    fn what_counts_as_begun_does_so_apart_until_it_waits_no_more() {
+        let mut pool = Pool::new(64, 1 << 20);
+        let mut received = Received::starting_at(0);
+        for (number, is_begun) in [(1, true), (3, false), (5, true), (7, true)] {
+            received.arrive(number, at(0));
+            let mut held = held(&mut pool);
+            if is_begun {
+                pool.count_as_begun(&mut held.payload);
+            }
+            received.hold(number, number - 1, held).unwrap();
+        }
+        assert_eq!(received.held_begun(), 3);
+        received.arrive(0, at(0));
+        received.take_follower(0).unwrap();
+        assert_eq!(received.held_begun(), 2);
+        // What these wait for was not to be delivered.
+        for number in [2, 4] {
+            received.arrive(number, at(0));
+        }
+        received.advance(|_| ());
+        assert_eq!(received.held_begun(), 1);
+        received.clear(|_| ());
+        assert_eq!((received.held_begun(), received.held_bytes()), (0, 0));
     }
 
     #[test]

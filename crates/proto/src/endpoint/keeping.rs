@@ -43,9 +43,7 @@ impl Endpoint {
             return false;
         }
         let begun = if is_next { Begun::of(packet, channel) } else { Begun::by_waiting(header, channel) };
-        // What waits for a lost packet does not keep that one away.
-        let apart_bytes = if is_next { held_bytes } else { 0 };
-        if self.has_memory(channel, account, bytes, apart_bytes, is_next, &begun) {
+        if self.has_memory(index, channel, account, bytes, is_next, &begun) {
             return true;
         }
         // Whoever else has begun a message may need the same memory for its end, and none of it is free before one of them is read.
@@ -56,13 +54,13 @@ impl Endpoint {
         }
     }
 
-    /// Whether a packet that takes so much finds memory, of which and of what its account keeps `apart_bytes` do not count: one that `is_next` in its channel, or one that waits for that.
+    /// Whether a packet that takes so much finds memory: one that `is_next` in its channel, or one that waits for that.
     fn has_memory(
         &self,
+        index: u32,
         channel: Option<&Channel>,
         account: AccountId,
         bytes: usize,
-        apart_bytes: usize,
         is_next: bool,
         begun: &Begun,
     ) -> bool {
@@ -74,10 +72,13 @@ impl Endpoint {
         if channel.is_some_and(|channel| channel.queued_in.is_some()) && self.rx_pool.is_short() {
             return false;
         }
-        // All of a message that would go beyond what may have begun, which gets memory as soon as its beginning is here. Piece by piece those that begin together would share what is left, and none come to its end.
+        // All of a message that would go beyond what may have begun, which gets memory as soon as its beginning is here.
         let all_bytes = bytes + self.bytes_for(begun.missing_bytes);
+        let received = &self.associations[index as usize].received;
+        // What waits for a lost packet does not keep that one away.
+        let (apart_bytes, apart_begun) = if is_next { (received.held_bytes(), received.held_begun()) } else { (0, 0) };
         let piece_bytes = self.rx_pool.buffer_bytes();
-        let is_bounded = !begun.is_some || self.rx_pool.may_begin(account, piece_bytes, apart_bytes);
+        let is_bounded = !begun.is_some || self.rx_pool.may_begin(account, piece_bytes, apart_begun * piece_bytes);
         let begins = begun.missing_bytes > 0;
         let wanted_bytes = if is_bounded { bytes } else { all_bytes };
         let lacks_memory = channel.is_some_and(|channel| channel.incoming.lacks_memory());
@@ -96,11 +97,10 @@ impl Endpoint {
 
     /// The same of a packet of full length that comes next on a channel, if it begins no message for which there is none.
     pub(super) fn has_memory_for_next(&self, channel: &Channel) -> bool {
-        let association = &self.associations[channel.association as usize];
+        let (index, bytes) = (channel.association, self.rx_pool.buffer_bytes());
+        let account = self.associations[index as usize].account;
         let begun = Begun { is_some: channel.incoming.lacks_memory(), missing_bytes: 0 };
-        let (bytes, apart_bytes) = (self.rx_pool.buffer_bytes(), association.received.held_bytes());
-        !self.rx_pool.is_exhausted()
-            && self.has_memory(Some(channel), association.account, bytes, apart_bytes, true, &begun)
+        !self.rx_pool.is_exhausted() && self.has_memory(index, Some(channel), account, bytes, true, &begun)
     }
 
     /// Whether there is memory for the lowest number that is missing in an association, whatever its channel keeps: what has come behind it is not acknowledged before.
