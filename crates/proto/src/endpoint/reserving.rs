@@ -44,11 +44,13 @@ pub(super) struct Reserved {
     /// When that time began, and what had come by then; none: nobody has looked.
     since: Option<Time>,
     received_bytes: u64,
+    /// What had come when somebody looked last, and the next number of its association.
+    looked_at: (u64, u64),
 }
 
 impl Reserved {
     pub fn new(missing_bytes: u64) -> Reserved {
-        Reserved { least_bytes: missing_bytes.div_ceil(LEAST_SHARE), since: None, received_bytes: 0 }
+        Reserved { least_bytes: missing_bytes.div_ceil(LEAST_SHARE), since: None, received_bytes: 0, looked_at: (0, 0) }
     }
 }
 
@@ -264,7 +266,9 @@ impl Endpoint {
         let mut unused = Vec::new();
         for (&at, reserved) in &mut self.reserved {
             let channel = &self.channels[at as usize];
-            let since = reserved.look(channel.incoming.received_bytes(), self.gate.withholds(channel.association), now);
+            let association = &self.associations[channel.association as usize];
+            let is_withheld = self.gate.withholds(channel.association);
+            let since = reserved.look(channel.incoming.received_bytes(), association, is_withheld, now);
             if now.since(since.max(self.awake_at)) >= self.config.give_up_ns {
                 unused.push((since, at));
             }
@@ -287,9 +291,14 @@ impl Endpoint {
 
 impl Reserved {
     /// Notes whether enough of a message has come, or could not as this end withholds what it needs: then its time begins anew. Says when it began.
-    fn look(&mut self, received_bytes: u64, is_withheld: bool, now: Time) -> Time {
+    fn look(&mut self, received_bytes: u64, association: &Association, is_withheld: bool, now: Time) -> Time {
         let comes = received_bytes >= self.received_bytes + self.least_bytes;
-        match self.since.filter(|_| !is_withheld && !comes) {
+        let next = association.received.next();
+        let (had_bytes, before) = std::mem::replace(&mut self.looked_at, (received_bytes, next));
+        // Its sender may wait for a grant at most moments and use each for something else: half at least of what it sent since the last look has to be of this.
+        let sent_bytes = next.wrapping_sub(before).saturating_mul(association.payload_bytes as u64);
+        let could_not = is_withheld && received_bytes.saturating_sub(had_bytes) >= sent_bytes / 2;
+        match self.since.filter(|_| !could_not && !comes) {
             Some(since) => since,
             None => {
                 (self.received_bytes, self.since) = (received_bytes, Some(now));

@@ -184,6 +184,31 @@ fn a_long_message_that_this_end_keeps_from_coming_is_waited_for() {
 }
 
 #[test]
+fn a_long_message_whose_sender_sends_something_else_is_given_up_while_many_wait_for_grants() {
+    let config = Config { receive_memory_bytes: 4 * MEMORY_BYTES, give_up_ns: 2 * S, ..Config::default() };
+    let mut world = World::new(6, Net { rate: 100_000_000, ..Net::default() }, &config, 1);
+    let [begun, waiting] = [1, 2].map(|from| (from, open(&mut world, from, 0, 7, Mode::Messages)));
+    let streams = (1..6).map(|from| {
+        let (client, server) = open(&mut world, from, 0, 8, Mode::Stream);
+        Flow::stream((from, client), (0, server), 1 << 40)
+    });
+    let mut flows: Vec<_> = streams.collect();
+    // Its program does not go on with it.
+    let (from, (client, first)) = begun;
+    let now = world.clock(from);
+    let sent = world.hosts[from].send_part(now, client, &[7; LONG_BYTES], 0).unwrap();
+    assert!(sent < LONG_BYTES, "a part of it");
+    carry_until(&mut world, &mut flows, 100 * MS, |_, _| false);
+    assert!(world.hosts[0].promised_bytes() > MEMORY_BYTES, "it has memory");
+    // Some packets at a time: most senders have no grant at most moments.
+    world.hosts[0].gate().set_allowed(6_000);
+    let (from, (client, server)) = waiting;
+    flows.push(Flow::messages((from, client), (0, server), LONG_BYTES, 1));
+    let arrives = carry_until(&mut world, &mut flows, 10 * S, |_, flows| flows[5].is_done());
+    assert_eq!((world.hosts[0].readiness(first).unwrap().failed, arrives), (Some(ErrorCode::Timeout), true));
+}
+
+#[test]
 fn who_fills_the_memory_with_what_nobody_reads_keeps_nothing_from_others() {
     // By many channels of one, and of many.
     for (hostile, channels) in [(1, 60), (20, 3)] {
