@@ -106,7 +106,7 @@ fn take_file(
     };
     let target = options.directory.join(plain_name(&offer.name)?);
     let part = part_of(&target);
-    let Present::Part(Part { mut file, there, was_open }) =
+    let Present::Part(Part { mut file, there, is_exposed }) =
         look_for(&offer, &target, &part, options, writers, connection)?
     else {
         // Who gave it its name may have died since.
@@ -132,7 +132,7 @@ fn take_file(
     }
     if offset == 0 {
         hasher.reset();
-        file = begin_anew(file, &part, was_open, options).map_err(|error| match error.kind() {
+        file = begin_anew(file, &part, is_exposed, options).map_err(|error| match error.kind() {
             // Another sender was faster.
             io::ErrorKind::AlreadyExists | io::ErrorKind::WouldBlock => CpError::Declined(UNFINISHED.into()),
             _ => CpError::file(part.display().to_string())(error),
@@ -152,7 +152,7 @@ fn take_file(
     let end = taker.take(connection, buffer, &progress)?;
     let size = taker.size;
     if end.size != size || end.hash != hasher.finalize().to_hex().as_str() {
-        let _ = std::fs::remove_file(&part);
+        let _ = store::remove(&file, &part);
         return Err(CpError::Damaged { name: printable(&offer.name) });
     }
     let sync = || file.sync_all();

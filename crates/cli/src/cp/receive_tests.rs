@@ -239,6 +239,33 @@ fn a_file_that_was_made_meanwhile_is_not_replaced() {
 }
 
 #[test]
+fn what_has_the_name_of_a_part_that_is_gone_is_neither_kept_nor_removed() {
+    for (replaced, hashed, text) in [
+        (true, b"right", "file: its part was removed or replaced meanwhile; send it again"),
+        (false, b"right", "file: its part was removed or replaced meanwhile; send it again"),
+        (true, b"other", "damaged"),
+    ] {
+        let (directory, sender, serving) = offered("replaced", 5);
+        let part = directory.join("file.ropeway-part");
+        std::fs::remove_file(&part).unwrap();
+        if replaced {
+            std::fs::write(&part, b"of another sender").unwrap();
+        }
+        sender.send(&Frame::Data(b"right").to_message()).unwrap();
+        let end = End { size: 5, hash: blake3::hash(hashed).to_hex().to_string() };
+        sender.send(&Frame::End(end).to_message()).unwrap();
+        let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+        let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+        assert!(matches!(&answer, Frame::Refused(why) if why.ends_with(text)), "{answer:?}");
+        drop(sender);
+        serving.join().unwrap().unwrap_err();
+        assert!(!directory.join("file").exists());
+        assert_eq!(std::fs::read(&part).ok(), replaced.then(|| b"of another sender".to_vec()));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
+
+#[test]
 fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
     let directory = std::env::temp_dir().join(format!("ropeway-cp-sync-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -258,6 +285,12 @@ fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
         assert!(said.starts_with(&io::Error::from(error).to_string()) && said.contains("nothing was kept"), "{said}");
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "neither the file nor its part");
     }
+    let Part { file, .. } = open();
+    std::fs::remove_file(&part).unwrap();
+    std::fs::write(&part, b"of another sender").unwrap();
+    keep(&file, &part, &target, None, &options, || Err(Errno::IO.into())).unwrap_err();
+    assert_eq!(std::fs::read(&part).unwrap(), b"of another sender");
+    std::fs::remove_file(&part).unwrap();
     let Part { mut file, there, .. } = open();
     assert_eq!(there, 0);
     file.write_all(b"right").unwrap();

@@ -7,6 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,8 +38,8 @@ pub struct Part {
     pub file: Locked,
     /// So many bytes.
     pub there: u64,
-    /// To others than its owner, who may have it open still.
-    pub was_open: bool,
+    /// Others may have it open still: its mode let them, or it is theirs.
+    pub is_exposed: bool,
 }
 
 /// A name that leads nowhere but into the directory.
@@ -78,11 +79,13 @@ pub fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) 
     if !meta.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file; remove it, and send again"));
     }
-    if !std::fs::symlink_metadata(part).is_ok_and(|named| is_same_file(&named, &meta)) {
+    if !has_name(&file, part) {
         return Ok(None);
     }
     // Or the mode of a file that was sent before, which may be less private than this one.
     let was_open = meta.mode() & 0o077 != 0;
+    // What another user has put there is not gone on with, and would be that user's when it has its name.
+    let is_ours = is_of_this_process(&meta, &options.directory);
     if was_open {
         match file.set_permissions(Permissions::from_mode(PART_MODE)) {
             // What it means for the file is said when it gets its own mode.
@@ -90,12 +93,12 @@ pub fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) 
             set => set?,
         }
     }
-    let mut there = meta.len();
+    let mut there = if is_ours { meta.len() } else { 0 };
     if offer.size.is_some_and(|size| there > size) {
         file.set_len(0)?;
         there = 0;
     }
-    Ok(Some(Part { file, there, was_open }))
+    Ok(Some(Part { file, there, is_exposed: was_open || !is_ours }))
 }
 
 fn part_options() -> OpenOptions {
@@ -104,10 +107,31 @@ fn part_options() -> OpenOptions {
     options
 }
 
+fn is_of_this_process(meta: &Metadata, directory: &Path) -> bool {
+    meta.uid() == rustix::process::geteuid().as_raw() || owner_of_new(directory).is_ok_and(|owner| meta.uid() == owner)
+}
+
+/// Whose a file is that this process makes there. Where a file system has one owner for all (vfat), or takes root for nobody (NFS), that is not the user of this process.
+fn owner_of_new(directory: &Path) -> io::Result<u32> {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let path = part_of(&directory.join(format!(".owner-{}-{number}", std::process::id())));
+    let made = part_options().create_new(true).open(&path)?.metadata();
+    std::fs::remove_file(&path)?;
+    Ok(made?.uid())
+}
+
 /// Empties a part, or takes another file for it where somebody may have this one open who may not read what comes.
-pub fn begin_anew(mut file: Locked, part: &Path, was_open: bool, options: &Options) -> io::Result<Locked> {
-    if was_open {
-        std::fs::remove_file(part)?;
+pub fn begin_anew(mut file: Locked, part: &Path, is_exposed: bool, options: &Options) -> io::Result<Locked> {
+    if is_exposed {
+        if !has_name(&file, part) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let failed = |error: io::Error| {
+            let what = format!("others may have it open, and it cannot be removed: {error}");
+            io::Error::new(error.kind(), what)
+        };
+        std::fs::remove_file(part).map_err(failed)?;
         let new = part_options().create_new(true).open(part)?;
         let apart = try_lock(&new, options)?;
         file = Locked { _apart: apart, file: new };
@@ -255,6 +279,9 @@ pub fn keep(
     sync().map_err(|error| untaken(file, part, &error))?;
     // Another sender of it may have had it opened up meanwhile, to wait for it.
     set_mode(file, mode, options)?;
+    if !has_name(file, part) {
+        return Err(io::Error::other("its part was removed or replaced meanwhile; send it again"));
+    }
     if options.force {
         std::fs::rename(part, target)?;
     } else {
@@ -282,7 +309,7 @@ fn set_mode(file: &File, mode: Option<u32>, options: &Options) -> io::Result<()>
 
 /// Drops what the disk did not take. The kernel may have it in memory still, as if it were written: the next copy would read that, find the hash right, and hear of no fault when it syncs.
 fn untaken(file: &File, part: &Path, error: &io::Error) -> io::Error {
-    let what = match std::fs::remove_file(part).or_else(|_| file.set_len(0)) {
+    let what = match remove(file, part).or_else(|_| file.set_len(0)) {
         Ok(()) => "nothing was kept, send it again".into(),
         Err(_) => {
             let part = printable(&part.display().to_string());
@@ -290,6 +317,11 @@ fn untaken(file: &File, part: &Path, error: &io::Error) -> io::Error {
         }
     };
     io::Error::new(error.kind(), format!("{error}; {what}"))
+}
+
+/// Removes a part, and no other file that has its name by now.
+pub fn remove(file: &File, part: &Path) -> io::Result<()> {
+    if has_name(file, part) { std::fs::remove_file(part) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 fn is_without_permissions(error: &io::Error) -> bool {
@@ -377,6 +409,14 @@ pub fn hash(
         if read < HASHED_AT_ONCE {
             return Ok(hashed);
         }
+    }
+}
+
+/// Whether this is still the file of that name: who removes it lets another sender begin another one.
+fn has_name(file: &File, path: &Path) -> bool {
+    match (std::fs::symlink_metadata(path), file.metadata()) {
+        (Ok(named), Ok(meta)) => is_same_file(&named, &meta),
+        _ => false,
     }
 }
 

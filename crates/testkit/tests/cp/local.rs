@@ -1,8 +1,8 @@
 //! Within one host: standard input, one sender only, what is printed, and parts of a file that are there already.
 
 use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Instant;
 
 use ropeway_testkit::need_program;
@@ -261,23 +261,19 @@ fn a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_the_sender_h
 
 #[test]
 fn where_permissions_cannot_be_set_and_the_directory_cannot_be_read_files_are_kept() {
-    // As root, who makes a user receive into files of root's, whose permissions are not a user's to set.
+    // As root, who makes a user receive.
     need_box!();
-    need_program!("setpriv");
+    need_program!("setpriv", "strace");
     let files = Files::new(10);
     let other = files.dir.path().join("other");
     std::fs::write(&other, "other").expect("written");
     let set_mode =
         |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
-    for (name, begin) in [("file", &files.contents[..1]), ("other", &b"o"[..])] {
-        let part = files.target().join(format!("{name}.ropeway-part"));
-        std::fs::write(&part, begin).expect("written");
-        set_mode(&part, 0o666);
-    }
     set_mode(files.dir.path(), 0o755);
     std::os::unix::fs::chown(files.target(), Some(65534), None).expect("as root");
     set_mode(&files.target(), 0o300);
-    let mut cmd = command("setpriv", ["--reuid", "65534", "--clear-groups"]);
+    let mut cmd = command("setpriv", ["--reuid", "65534", "--clear-groups", "--"]);
+    cmd.args(["strace", "-f", "-o", "/dev/null", "-e", "trace=fchmod", "-e", "inject=fchmod:error=EPERM"]);
     cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
     let (receiver, to) = started(cmd);
     Process::spawn(cp(&[&files.source(), &other.display().to_string(), &to])).succeed(LIMIT);
@@ -287,6 +283,41 @@ fn where_permissions_cannot_be_set_and_the_directory_cannot_be_read_files_are_ke
     assert_eq!(std::fs::read_to_string(files.target().join("other")).expect("it arrived"), "other");
     std::fs::remove_file(files.target().join("other")).expect("it is there");
     files.assert_arrived();
+}
+
+#[test]
+fn a_part_that_another_user_has_put_there_is_neither_written_to_nor_kept() {
+    // As root, who makes a user receive, and puts files of another one there.
+    need_box!();
+    need_program!("setpriv");
+    const RECEIVER: u32 = 65533;
+    const OTHER: u32 = 65534;
+    for (receiver_uid, mode, there) in [(0, 0o600, 0), (0, 0o600, 500), (RECEIVER, 0o666, 1)] {
+        let files = Files::new(1_000);
+        let part = files.target().join("file.ropeway-part");
+        let set_mode =
+            |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+        let chown = |path: &Path, uid| std::os::unix::fs::chown(path, Some(uid), None).expect("as root");
+        set_mode(files.dir.path(), 0o755);
+        chown(&files.target(), receiver_uid);
+        set_mode(&files.target(), 0o777);
+        std::fs::write(&part, &files.contents[..there]).expect("written");
+        chown(&part, OTHER);
+        set_mode(&part, mode);
+        let mut opened_before = std::fs::File::open(&part).expect("it is there");
+        let mut cmd = command("setpriv", ["--reuid", &receiver_uid.to_string(), "--clear-groups"]);
+        cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+        let (receiver, to) = started(cmd);
+        let sent = Process::spawn(send(&files, &to)).succeed(LIMIT);
+        assert!(!sent.stderr.contains("were there already"), "{}", sent.stderr);
+        assert!(!receiver.stderr().contains("permissions are not kept"), "{}", receiver.stderr());
+        files.assert_arrived();
+        let arrived = std::fs::metadata(files.target().join("file")).expect("it is there");
+        assert_eq!(arrived.uid(), receiver_uid, "{there} bytes were there");
+        let mut read = Vec::new();
+        opened_before.read_to_end(&mut read).expect("it is open");
+        assert!(read == files.contents[..there], "{} bytes are read of what arrived", read.len());
+    }
 }
 
 #[test]
