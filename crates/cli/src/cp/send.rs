@@ -1,9 +1,9 @@
 //! The sending end.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -229,7 +229,9 @@ impl SentFile<'_> {
         let mut of_file = Read::by_ref(&mut file).take(size.map_or(u64::MAX, |size| size - offset));
         let sent = pump(connection, &mut of_file, &mut hasher, &progress).map_err(|error| error.of(self.path))?;
         let bytes = offset + sent;
-        if size.is_some_and(|size| size != bytes) || file.read(&mut [0]).map_err(failed())? > 0 {
+        let is_longer = file.read(&mut [0]).map_err(failed())? > 0;
+        let now = file.metadata().map_err(failed())?;
+        if is_longer || size.is_some_and(|size| size != bytes || last_write(&now) != last_write(&meta)) {
             return Err(CpError::Changed { name: printable(&name) });
         }
         let end = End { size: bytes, hash: hasher.finalize().to_hex().to_string() };
@@ -268,6 +270,11 @@ pub fn answer<'a>(connection: &Connection, buffer: &'a mut [u8]) -> Result<Frame
             return Frame::parse(&buffer[..count]);
         }
     }
+}
+
+/// When it was. Files without a size, which the kernel makes up, have another time whenever they are asked.
+fn last_write(meta: &Metadata) -> (i64, i64) {
+    (meta.mtime(), meta.mtime_nsec())
 }
 
 fn hash_prefix(file: &mut File, bytes: u64, hasher: &mut blake3::Hasher) -> io::Result<()> {
@@ -334,6 +341,8 @@ pub fn conclude(connection: &Connection, end: End, name: &str) -> Result<(), CpE
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -490,6 +499,42 @@ mod tests {
         assert!(matches!(error, CpError::Changed { .. }), "{error}");
         sender.finish().unwrap();
         assert_eq!(receiving.join().unwrap(), 5);
+        std::fs::remove_file(&source).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_overwritten_while_it_is_sent_has_no_end() {
+        let source = std::env::temp_dir().join(format!("ropeway-cp-overwritten-{}", std::process::id()));
+        std::fs::write(&source, b"begun").unwrap();
+        let [sender, receiver] = connect::pair();
+        let of_file = source.clone();
+        let receiving = std::thread::spawn(move || {
+            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+            let empty = Have { bytes: 0, hash: blake3::hash(b"").to_hex().to_string(), written: false };
+            while let Some(message) = receiver.recv(&mut buffer).unwrap() {
+                match Frame::parse(message).unwrap() {
+                    Frame::Offer(_) => {
+                        let mut file = std::fs::OpenOptions::new().write(true).open(&of_file).unwrap();
+                        file.write_all(b"other").unwrap();
+                        // Later than any clock tick in which it was made.
+                        let later = file.metadata().unwrap().modified().unwrap() + Duration::from_nanos(1);
+                        file.set_modified(later).unwrap();
+                        receiver.send(&Frame::Have(empty.clone()).to_message()).unwrap();
+                    }
+                    Frame::End(_) => {
+                        receiver.send(&Frame::Done.to_message()).unwrap();
+                        return true;
+                    }
+                    _ => {}
+                }
+            }
+            false
+        });
+        let options = Options { name: None, patience: Duration::ZERO, quiet: true };
+        let sent = SentFile::new(source.to_str().unwrap()).send(&sender, &options);
+        assert!(matches!(sent, Err(CpError::Changed { .. })), "{sent:?}");
+        sender.finish().unwrap();
+        assert!(!receiving.join().unwrap(), "an end was said");
         std::fs::remove_file(&source).unwrap();
     }
 }
