@@ -2,17 +2,18 @@
 //!
 //! What a key is, and how a key file is read, is the protocol's and the engine's; here are the words around it. No key is ever shown but the one that is made.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsFd;
+use std::ops::DerefMut;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ropeway_engine::ClusterKey;
 use ropeway_engine::key_file::{self, Choice, KEY_FILE_VAR, KeyError, TRUSTED_VAR};
+use ropeway_engine::{ClusterKey, ClusterKeys};
 use ropeway_socket::api::cluster;
-use rustix::fs::{FileType, Mode, fchmod, fstat};
+use rustix::fs::{FileType, Mode, Stat, fchmod, fstat};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::config::{Config, ConfigError};
@@ -48,6 +49,8 @@ restart; then remove the old one.";
 const OWNER_ONLY: u32 = 0o600;
 /// What it must not have.
 const OTHERS: u32 = 0o077;
+/// What `chmod` sets of a mode.
+const PERMISSIONS: u32 = 0o7777;
 
 /// Why a command was not done.
 #[derive(Debug, thiserror::Error)]
@@ -95,14 +98,24 @@ fn make_file(path: &Path) -> Result<(), Problem> {
         io::ErrorKind::AlreadyExists => Problem::Exists { path: path.to_owned() },
         _ => Problem::Make { path: path.to_owned(), source },
     })?;
-    write(&mut file)?;
+    write(&mut file, "", &random()?)?;
     file.sync_all().map_err(Problem::Write)
 }
 
 fn print() -> Result<(), Problem> {
     let mut out = io::stdout().lock();
     close_to_others(&out)?;
-    write(&mut out)?;
+    let key = random()?;
+    let mut before = "";
+    if let Some((path, mut text)) = there(&out)? {
+        if !text.ends_with('\n') {
+            before = "\n";
+        }
+        text.push_str(before);
+        text.push_str(&key.line());
+        ClusterKeys::parse(&text).map_err(|source| KeyError::Content { path, source })?;
+    }
+    write(&mut out, before, &key)?;
     if out.is_terminal() {
         tell!("ropeway key: this is shown once; `ropeway key new FILE` keeps it");
     }
@@ -111,10 +124,9 @@ fn print() -> Result<(), Problem> {
 
 /// The shell has made the file with the permissions of any other: they are taken away before there is anything to read.
 fn close_to_others(out: impl AsFd) -> Result<(), Problem> {
-    let about = fstat(&out).map_err(|errno| Problem::Write(errno.into()))?;
-    let is_file = FileType::from_raw_mode(about.st_mode) == FileType::RegularFile;
-    let mode = about.st_mode & Mode::all().as_raw_mode();
-    if !is_file || mode & OTHERS == 0 {
+    let Some(about) = about_file(&out)? else { return Ok(()) };
+    let mode = about.st_mode & PERMISSIONS;
+    if mode & OTHERS == 0 {
         return Ok(());
     }
     if about.st_size > 0 {
@@ -123,7 +135,25 @@ fn close_to_others(out: impl AsFd) -> Result<(), Problem> {
     fchmod(&out, Mode::from_raw_mode(OWNER_ONLY)).map_err(|errno| Problem::Write(errno.into()))
 }
 
-fn write(out: &mut impl Write) -> Result<(), Problem> {
+/// `None`: it is no file.
+fn about_file(out: impl AsFd) -> Result<Option<Stat>, Problem> {
+    let about = fstat(out).map_err(|errno| Problem::Write(errno.into()))?;
+    Ok((FileType::from_raw_mode(about.st_mode) == FileType::RegularFile).then_some(about))
+}
+
+/// The file that is written to and what stands there, if there is anything. A shell opens it for writing alone, so it is opened once more.
+fn there(out: impl AsFd) -> Result<Option<(PathBuf, impl DerefMut<Target = String>)>, Problem> {
+    if about_file(&out)?.is_none_or(|about| about.st_size == 0) {
+        return Ok(None);
+    }
+    let open = format!("/proc/self/fd/{}", out.as_fd().as_raw_fd());
+    let path = std::fs::read_link(&open).unwrap_or_else(|_| PathBuf::from(&open));
+    let file = File::open(&open).map_err(|source| KeyError::Read { path: path.clone(), source })?;
+    let text = key_file::text(&path, file)?;
+    Ok(Some((path, text)))
+}
+
+fn random() -> Result<ClusterKey, Problem> {
     let mut bytes = [0; 32];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -131,9 +161,18 @@ fn write(out: &mut impl Write) -> Result<(), Problem> {
         let more = getrandom(&mut bytes[filled..], GetRandomFlags::empty());
         filled += more.map_err(|errno| Problem::Random(errno.into()))?;
     }
-    let line = ClusterKey::new(bytes).line();
-    let written = out.write_all(line.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
-    written.map_err(Problem::Write)
+    Ok(ClusterKey::new(bytes))
+}
+
+/// Writes a key on a line of its own, and `before` in front of that.
+fn write(out: &mut impl Write, before: &str, key: &ClusterKey) -> Result<(), Problem> {
+    let mut write = || {
+        for text in [before, &key.line(), "\n"] {
+            out.write_all(text.as_bytes())?;
+        }
+        out.flush()
+    };
+    write().map_err(Problem::Write)
 }
 
 fn check(file: Option<&Path>) -> Result<(), Problem> {
@@ -186,7 +225,6 @@ fn used_here() -> Result<String, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
     use std::os::unix::fs::PermissionsExt;
 
     fn mode(file: &File) -> u32 {
@@ -215,7 +253,7 @@ mod tests {
     fn a_file_that_others_may_have_read_is_left_and_named() {
         let (path, file) = made_by_a_shell("open", b"something\n");
         let problem = close_to_others(&file).unwrap_err().to_string();
-        assert!(problem.contains("0644") && problem.contains("no secret any more"), "{problem}");
+        assert!(problem.contains("with mode 0644 ") && problem.contains("no secret any more"), "{problem}");
         assert_eq!(mode(&file), 0o644);
         std::fs::remove_file(path).unwrap();
     }

@@ -111,17 +111,28 @@ pub fn decide(configured: Option<Choice>) -> Result<Option<Arc<ClusterKeys>>, Ke
 /// # Errors
 /// See [`KeyError`].
 pub fn read(path: &Path) -> Result<ClusterKeys, KeyError> {
-    let failed = |source| KeyError::Read { path: path.to_owned(), source };
-    let file = trusted_file::open(path).map_err(failed)?;
+    let file = trusted_file::open(path).map_err(|source| KeyError::Read { path: path.to_owned(), source })?;
     check_owner(path, &file)?;
+    let text = text(path, file)?;
+    ClusterKeys::parse(&text).map_err(|source| KeyError::Content { path: path.to_owned(), source })
+}
+
+/// What stands in an open file of this name, which may be a key file.
+///
+/// # Errors
+/// It cannot be read, is too long or no text.
+pub fn text(path: &Path, file: File) -> Result<Zeroizing<String>, KeyError> {
     // One allocation of its final size, so that no copy is left behind where the text grew.
     let mut bytes = Zeroizing::new(Vec::with_capacity(MOST_FILE_BYTES + 1));
-    file.take(MOST_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let read = file.take(MOST_FILE_BYTES as u64 + 1).read_to_end(&mut bytes);
+    read.map_err(|source| KeyError::Read { path: path.to_owned(), source })?;
     if bytes.len() > MOST_FILE_BYTES {
         return Err(KeyError::TooLong { path: path.to_owned() });
     }
-    let text = std::str::from_utf8(&bytes).map_err(|_| KeyError::NotText { path: path.to_owned() })?;
-    ClusterKeys::parse(text).map_err(|source| KeyError::Content { path: path.to_owned(), source })
+    match String::from_utf8(std::mem::take(&mut *bytes)) {
+        Ok(text) => Ok(Zeroizing::new(text)),
+        Err(_) => Err(KeyError::NotText { path: path.to_owned() }),
+    }
 }
 
 /// Whether others than its owner can have read the file or written it.

@@ -77,6 +77,38 @@ fn a_second_key_is_appended_and_never_replaces_the_first() {
 }
 
 #[test]
+fn a_key_is_appended_on_a_line_of_its_own() {
+    let world = World::new();
+    let home = world.dir();
+    for line in [
+        "\"$0\" key new file && truncate -s -1 file && \"$0\" key new >> file",
+        "\"$0\" key new file && printf '# a note' >> file && \"$0\" key new >> file",
+        ": > file && \"$0\" key new >> file && \"$0\" key new >> file",
+    ] {
+        shell(home, line).expect_success();
+        assert!(shell(home, "\"$0\" key check file").expect_success().stdout.contains("2 keys"), "{line}");
+        fs::remove_file(home.join("file")).expect("it is there");
+    }
+}
+
+#[test]
+fn a_key_is_not_added_to_what_would_be_no_key_file_then() {
+    let world = World::new();
+    let home = world.dir();
+    let full = "\"$0\" key new file && for i in 2 3 4; do \"$0\" key new >> file; done";
+    let other = "(umask 077; echo 'no key' > file)";
+    for (line, why) in [(full, "4 keys"), (other, "line 1")] {
+        shell(home, line).expect_success();
+        let before = fs::read(home.join("file")).expect("it was made");
+        let refused = shell(home, "\"$0\" key new >> file");
+        assert_eq!(refused.exit, Exit::Code(1), "{line}");
+        assert!(refused.stderr.contains(why), "{}", refused.stderr);
+        assert_eq!(fs::read(home.join("file")).expect("it was made"), before, "{line}");
+        fs::remove_file(home.join("file")).expect("it is there");
+    }
+}
+
+#[test]
 fn a_file_that_others_can_read_is_neither_used_nor_added_to() {
     let world = World::new();
     let home = world.dir();
@@ -88,6 +120,7 @@ fn a_file_that_others_can_read_is_neither_used_nor_added_to() {
         let key = &lines(&home.join("file"))[0];
         assert!(!refused.stderr.contains(&key[..8]), "an error shows the key");
     }
+    assert!(shell(home, "\"$0\" key new >> file").stderr.contains("with mode 0644 and something in it"));
     assert_eq!(lines(&home.join("file")).len(), 1);
 }
 
