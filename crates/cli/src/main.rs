@@ -14,6 +14,7 @@ mod doctor;
 mod gateway;
 mod key;
 mod output;
+mod rlimit;
 mod run;
 mod signals;
 mod ss;

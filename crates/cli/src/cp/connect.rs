@@ -156,6 +156,11 @@ impl Connection {
         }
     }
 
+    /// Ends it so that the other end does not take it for the end of all.
+    pub fn abort(self) {
+        self.0.messages.abort();
+    }
+
     /// Waits until everything has arrived, and lets go.
     pub fn finish(self) -> Result<(), CpError> {
         self.0.messages.drain(Some(ATTEMPT)).map_err(CpError::Lost)

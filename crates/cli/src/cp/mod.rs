@@ -168,6 +168,8 @@ pub enum CpError {
         "{name}: the other end has less of it now than it had written, and the pipe gave the rest once; send it again"
     )]
     Gone { name: String },
+    #[error("the sender has left and sent nothing")]
+    Nothing,
     #[error("{name} changed while it was sent; send it again")]
     Changed { name: String },
 }

@@ -7,7 +7,7 @@ use super::CpError;
 use super::connect::Connection;
 use super::frame::{self, End, Frame, From, Have, MOST_MESSAGE_BYTES, Offer, WRITTEN_EVERY};
 use super::progress::Progress;
-use super::send::{Answer, Options, answer, conclude, offer};
+use super::send::{Answer, answer, conclude, offer};
 
 /// Of what was sent so much is kept at most. Receivers say every [`WRITTEN_EVERY`] bytes what they have written, so one that is less than this behind never keeps the
 /// sender waiting.
@@ -27,12 +27,8 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    pub fn new(options: &Options) -> Result<Pipe, CpError> {
-        let name = options
-            .name
-            .clone()
-            .ok_or_else(|| CpError::Usage("standard input needs a --name at the other end".into()))?;
-        Ok(Pipe::over(Box::new(io::stdin().lock()), name, options.quiet))
+    pub fn new(name: String, quiet: bool) -> Pipe {
+        Pipe::over(Box::new(io::stdin().lock()), name, quiet)
     }
 
     fn over(input: Box<dyn Read>, name: String, quiet: bool) -> Pipe {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ropeway_socket::api::{Address, MessageListener};
+use rustix::process::Resource;
 
 use super::CpError;
 use super::connect::{self, Connection};
@@ -14,6 +15,7 @@ use super::progress::Progress;
 use super::senders::{Limits, Senders, Writers};
 use super::store::{self, Part, begin_anew, is_whole, keep, open_part, part_of, plain_name, sync_name};
 use crate::output::{printable, tell};
+use crate::{rlimit, signals};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -33,6 +35,8 @@ pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpE
     if !meta.is_dir() {
         return Err(CpError::Usage(format!("{} is not a directory", options.directory.display())));
     }
+    rlimit::raise(Resource::Fsize);
+    signals::outlive_file_limit();
     let failed = |source| CpError::Bind { address: at.to_string(), source };
     let listener = connect::listen(at, told)?;
     if !options.quiet {
@@ -66,9 +70,11 @@ fn serve_all(listener: &MessageListener, options: &Options) -> io::Error {
 /// Takes files until the sender has no more.
 fn serve(connection: Connection, options: &Options, writers: &Writers) -> Result<(), CpError> {
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    let mut has_taken = false;
     let result = loop {
         match take_file(&connection, &mut buffer, options, writers) {
-            Ok(true) => {}
+            Ok(true) => has_taken = true,
+            Ok(false) if options.once && !has_taken => break Err(CpError::Nothing),
             Ok(false) => break Ok(()),
             Err(error) => {
                 let why = match &error {

@@ -49,6 +49,9 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
             let what = "--name is for standard input, and no `-` is among what is sent: files keep their names";
             return Err(CpError::Usage(what.into()));
         }
+        1 if options.name.is_none() => {
+            return Err(CpError::Usage("standard input needs a --name at the other end".into()));
+        }
         0 | 1 => {}
         _ => return Err(CpError::Usage("standard input can be sent once".into())),
     }
@@ -75,7 +78,7 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
     let mut connection = from.connect()?;
     for source in sources {
         let mut losses = Losses::default();
-        let mut source = Source::new(source, options)?;
+        let mut source = Source::new(source, options);
         loop {
             let begin = Instant::now();
             match source.send(&connection, options) {
@@ -86,7 +89,11 @@ pub fn run(sources: &[String], from: &From, options: &Options) -> Result<(), CpE
                     losses.count(why, source.there(), begin.elapsed(), options)?;
                     connection = connect_again(from, options.patience)?;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // What the receiver has is not all, and an end in order would say so.
+                    connection.abort();
+                    return Err(error);
+                }
             }
         }
         source.finish();
@@ -142,11 +149,10 @@ struct SentFile<'a> {
 }
 
 impl Source<'_> {
-    fn new<'a>(source: &'a str, options: &Options) -> Result<Source<'a>, CpError> {
-        if source == "-" {
-            Pipe::new(options).map(Box::new).map(Source::Pipe)
-        } else {
-            Ok(Source::File(SentFile::new(source)))
+    fn new<'a>(source: &'a str, options: &Options) -> Source<'a> {
+        match &options.name {
+            Some(name) if source == "-" => Source::Pipe(Box::new(Pipe::new(name.clone(), options.quiet))),
+            _ => Source::File(SentFile::new(source)),
         }
     }
 

@@ -26,8 +26,8 @@ use ropeway_socket::rendezvous::wire::Message;
 use rustix::process::Resource;
 
 use crate::config::{CONFIG_VAR, Config};
-use crate::output;
 use crate::output::tell;
+use crate::{output, rlimit};
 use control::{Control, ControlError, Entry};
 
 /// How long a daemon may take to start listening.
@@ -203,11 +203,8 @@ fn serve(detach: bool) -> Result<(), Box<dyn std::error::Error>> {
 
 /// Each connected process costs two descriptors, each grant on its way one, and is as large as a file of its rings.
 fn raise_limits() {
-    for resource in [Resource::Nofile, Resource::Fsize] {
-        let limit = rustix::process::getrlimit(resource);
-        // Not raised: fewer processes are served, the others stay on TCP.
-        let _ = rustix::process::setrlimit(resource, rustix::process::Rlimit { current: limit.maximum, ..limit });
-    }
+    // Not raised: fewer processes are served, the others stay on TCP.
+    [Resource::Nofile, Resource::Fsize].into_iter().for_each(rlimit::raise);
 }
 
 /// Binds the address; `None` if a daemon that we trust has it.

@@ -136,6 +136,37 @@ fn a_receiver_for_one_sender_leaves_after_all_files_of_the_first() {
     }
 }
 
+#[test]
+fn a_name_that_is_missing_is_said_before_a_receiver_for_one_sender_hears_of_it() {
+    let files = Files::new(10);
+    let (receiver, to) = local_receiver(&files, &["--once"]);
+    for args in [&["-", &to][..], &[&files.source(), "-", &to]] {
+        let refused = piped_until_it_ends(cp(args), &files.contents).wait(LIMIT).expect("in time");
+        assert!(!refused.success() && refused.stderr.contains("needs a --name"), "{}", refused.stderr);
+    }
+    assert!(receiver.is_running(), "nobody came");
+    Process::spawn(send(&files, &to)).succeed(LIMIT);
+    receiver.succeed(LIMIT);
+    files.assert_arrived();
+}
+
+#[test]
+fn a_receiver_for_one_sender_fails_where_that_has_failed() {
+    let files = Files::new(100_000);
+    let (receiver, to) = local_receiver(&files, &["--once"]);
+    let (sender, mut pipe) = Process::spawn_with_stdin(cp(&["-", &files.source(), &to, "--name", "first"]));
+    pipe.write_all(&files.contents).expect("it reads its standard input");
+    let part = files.target().join("first.ropeway-part");
+    sender.wait_until("the first is begun", LIMIT, || part.exists()).expect("in time");
+    std::fs::remove_file(files.source()).expect("it is there");
+    drop(pipe);
+    let sent = sender.wait(LIMIT).expect("in time");
+    assert!(!sent.success() && sent.stderr.contains("file: No such file or directory"), "{}", sent.stderr);
+    let received = receiver.wait(LIMIT).expect("in time");
+    assert!(!received.success(), "{}", received.stderr);
+    assert_eq!(std::fs::read(files.target().join("first")).expect("it arrived"), files.contents);
+}
+
 /// Seconds and Mbit/s in the line that an end has for a file.
 #[track_caller]
 fn time_and_rate(said: &str, begin: &str) -> (f64, f64) {
@@ -373,6 +404,29 @@ fn a_full_disk_is_said_at_both_ends_and_ends_the_copy() {
         assert!(!ended.stderr.contains("trying again"), "{}", ended.stderr);
     }
     assert!(receiver.is_running());
+}
+
+#[test]
+fn a_file_that_is_longer_than_the_receiver_may_write_ends_its_own_copy_alone() {
+    need_program!("prlimit");
+    for (limit, is_for_good) in [("1000000:1000000", true), ("1000000:10000000", false)] {
+        let files = Files::new(2_000_000);
+        let small = files.dir.path().join("small");
+        std::fs::write(&small, "small").expect("written");
+        let mut cmd = command("prlimit", [&format!("--fsize={limit}")]);
+        cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+        let (receiver, to) = started(cmd);
+        let sent = Process::spawn(send(&files, &to)).wait(LIMIT).expect("it ends");
+        let is_said = |said: &str| said.contains("file.ropeway-part: File too large");
+        if is_for_good {
+            assert!(!sent.success() && is_said(&sent.stderr), "{}", sent.stderr);
+            receiver.wait_until("it says so too", LIMIT, || is_said(&receiver.stderr())).expect("in time");
+        } else {
+            sent.expect_success();
+        }
+        Process::spawn(cp(&[&small.display().to_string(), &to])).succeed(LIMIT);
+        assert_eq!(std::fs::read_to_string(files.target().join("small")).expect("it arrived"), "small");
+    }
 }
 
 #[test]
