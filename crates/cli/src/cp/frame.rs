@@ -1,7 +1,8 @@
 //! What the two ends say to each other: messages whose first byte says what they are.
 //!
 //! For each file: the sender offers (name, size, mode), the receiver answers how much of it it has already and the hash of that, the sender says from where it
-//! goes on, sends the data in pieces and then the hash of the whole, and the receiver says that it has it. A sender that cannot read its data again hears in between how
+//! goes on, sends the data in pieces and then the hash of the whole, and the receiver says that it has it. Where a file of that name and size is there already, the sender offers
+//! it again with that hash. A sender that cannot read its data again hears in between how
 //! much is written. A sender may be asked in between whether it is still there.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -30,6 +31,7 @@ const END: u8 = b'E';
 const DONE: u8 = b'K';
 const REFUSED: u8 = b'R';
 const ASK: u8 = b'A';
+const EXISTS: u8 = b'X';
 
 /// The sender has a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +47,7 @@ pub struct Offer {
     /// The sender knows [`Frame::Ask`].
     #[serde(default)]
     pub asked: bool,
-    /// The end, if that was said before: the file may be there, and only the word of it was lost.
+    /// The end, if that was said before or is asked for by [`Frame::Exists`]: the file may be there.
     #[serde(default)]
     pub end: Option<End>,
 }
@@ -93,6 +95,8 @@ pub enum Frame<'a> {
     Refused(String),
     /// Is the sender still there? That this arrives says so, and nothing else does.
     Ask,
+    /// A file of that name and size is there. Its sender offers its own again with the end: what a file holds is said to nobody who does not know it.
+    Exists,
 }
 
 impl<'a> Frame<'a> {
@@ -108,6 +112,7 @@ impl<'a> Frame<'a> {
             DONE => Ok(Frame::Done),
             REFUSED => Ok(Frame::Refused(printable(&String::from_utf8_lossy(body)))),
             ASK => Ok(Frame::Ask),
+            EXISTS => Ok(Frame::Exists),
             _ => Err(CpError::Nonsense("a message of an unknown kind")),
         }
     }
@@ -124,6 +129,7 @@ impl<'a> Frame<'a> {
             Frame::Done => (DONE, Ok(Vec::new())),
             Frame::Refused(why) => (REFUSED, Ok(why.as_bytes().to_vec())),
             Frame::Ask => (ASK, Ok(Vec::new())),
+            Frame::Exists => (EXISTS, Ok(Vec::new())),
         };
         let mut message = vec![kind];
         message.extend(body.unwrap_or_default());

@@ -107,18 +107,22 @@ fn take_file(
     let Limits { answer, silence, .. } = options.limits;
     connection.set_patience(Some(answer));
     let Some(message) = connection.recv(buffer)? else { return Ok(false) };
-    let Frame::Offer(offer) = Frame::parse(message)? else {
+    let Frame::Offer(mut offer) = Frame::parse(message)? else {
         return Err(CpError::Nonsense("something other than an offer"));
     };
     let target = options.directory.join(plain_name(&offer.name)?);
     let part = part_of(&target);
-    let Present::Part(Part { mut file, there, is_exposed }) =
-        look_for(&offer, &target, &part, options, writers, connection)?
-    else {
-        // Who gave it its name may have died since.
-        sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
-        connection.send(&Frame::Done.to_message())?;
-        return Ok(true);
+    let Part { mut file, there, is_exposed } = loop {
+        match look_for(&offer, &target, &part, options, writers, connection)? {
+            Present::Part(part) => break part,
+            Present::AsLong(bytes) => offer = again_with_its_end(&offer, bytes, connection, buffer, options)?,
+            Present::Whole => {
+                // Who gave it its name may have died since.
+                sync_name(&target).map_err(CpError::file(target.display().to_string()))?;
+                connection.send(&Frame::Done.to_message())?;
+                return Ok(true);
+            }
+        }
     };
     let _writer = offer.asked.then(|| writers.enter(&part, connection));
     let mut hasher = blake3::Hasher::new();
@@ -128,8 +132,7 @@ fn take_file(
     let hash = hasher.finalize().to_hex().to_string();
     let have = Have { bytes: there, hash, written: offer.written };
     connection.send(&Frame::Have(have).to_message())?;
-    // It hashes that meanwhile.
-    connection.set_patience(Some(answer + Duration::from_secs(there / SLOW_DISK_BYTES_PER_S)));
+    connection.set_patience(Some(answer + time_to_hash(there)));
     let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
     let Frame::From(from) = Frame::parse(message)? else { return Err(CpError::Nonsense("no offset after an offer")) };
     let offset = if from.offset == there { there } else { 0 };
@@ -172,9 +175,33 @@ fn take_file(
     Ok(true)
 }
 
+/// What a sender may take at most to hash so much.
+fn time_to_hash(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / SLOW_DISK_BYTES_PER_S)
+}
+
+/// The offer once more, with how the file ends.
+fn again_with_its_end(
+    offer: &Offer,
+    bytes: u64,
+    connection: &Connection,
+    buffer: &mut [u8],
+    options: &Options,
+) -> Result<Offer, CpError> {
+    connection.send(&Frame::Exists.to_message())?;
+    connection.set_patience(Some(options.limits.answer + time_to_hash(bytes)));
+    let Some(message) = connection.recv(buffer)? else { return Err(CpError::ended()) };
+    match Frame::parse(message)? {
+        Frame::Offer(again) if again.name == offer.name && again.end.is_some() => Ok(again),
+        _ => Err(CpError::Nonsense("no end of a file that is there")),
+    }
+}
+
 /// What is there of a file that is offered.
 enum Present {
     Whole,
+    /// A file of so many bytes, as many as the one that is offered.
+    AsLong(u64),
     Part(Part),
 }
 
@@ -195,7 +222,14 @@ fn look_for(
         }
         if let Ok(meta) = std::fs::symlink_metadata(target) {
             if !options.force {
-                return Err(exists(&offer.name));
+                let is_as_long = meta.is_file() && meta.len() == offer.size.unwrap_or(0);
+                // Standard input cannot be read ahead of being sent.
+                let can_tell_its_end = offer.end.is_none() && !offer.written;
+                return if is_as_long && can_tell_its_end {
+                    Ok(Present::AsLong(meta.len()))
+                } else {
+                    Err(exists(&offer.name))
+                };
             }
             if meta.is_dir() {
                 return Err(CpError::Declined(format!("{} is a directory there", printable(&offer.name))));

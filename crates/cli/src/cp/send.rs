@@ -211,6 +211,12 @@ impl SentFile<'_> {
         let said = Offer { name: name.clone(), size, mode, written: false, asked: true, end: self.end.clone() };
         let have = match offer(connection, said)? {
             Answer::Have(have) => have,
+            Answer::Exists => {
+                let mut hasher = blake3::Hasher::new();
+                let size = io::copy(&mut file, &mut hasher).map_err(failed())?;
+                self.end = Some(End { size, hash: hasher.finalize().to_hex().to_string() });
+                return self.send(connection, options);
+            }
             Answer::Done => {
                 let bytes = self.end.as_ref().map_or(meta.len(), |end| end.size);
                 Progress::new(&name, Some(bytes), bytes, options.quiet).finish(bytes);
@@ -252,17 +258,20 @@ impl SentFile<'_> {
 pub enum Answer {
     /// To be gone on from.
     Have(Have),
-    /// The file is there; what ended it was heard over an earlier connection.
+    /// The file is there, and ends as was offered.
     Done,
+    /// One of its name and size is there: how does this one end? Said once, and not of standard input.
+    Exists,
 }
 
 pub fn offer(connection: &Connection, offer: Offer) -> Result<Answer, CpError> {
-    let may_be_done = offer.end.is_some();
+    let (may_be_done, can_be_read) = (offer.end.is_some(), !offer.written);
     connection.send(&Frame::Offer(offer).to_message())?;
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     match answer(connection, &mut buffer)? {
         Frame::Have(have) => Ok(Answer::Have(have)),
         Frame::Done if may_be_done => Ok(Answer::Done),
+        Frame::Exists if can_be_read && !may_be_done => Ok(Answer::Exists),
         Frame::Refused(why) => Err(CpError::refused(why)),
         _ => Err(CpError::Nonsense("an offer was not answered")),
     }

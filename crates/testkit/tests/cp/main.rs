@@ -276,6 +276,7 @@ fn what_cannot_be_copied_is_said_clearly() {
     );
     let _receiver = receiver(&cluster, &files);
     cluster.run("h1", &send(&files, &peer(&cluster)), LIMIT).expect_success();
+    std::fs::write(files.source(), "other").expect("written");
     let again = cluster.run("h1", &send(&files, &peer(&cluster)), LIMIT);
     assert!(!again.success() && again.stderr.contains("exists there"), "{}", again.stderr);
     let missing = cluster.run("h1", &command(env::ropeway(), ["cp", "/no/such/file", &peer(&cluster)]), LIMIT);
