@@ -86,12 +86,26 @@ fn main() -> ExitCode {
 
 /// The exit code when this is no command line, or only asks for help. Of what becomes another program it must be none of that one's.
 fn refusal(error: &clap::Error, words: impl Iterator<Item = OsString>) -> ExitCode {
-    let words: Vec<OsString> = words.skip(1).take(2).collect();
-    let becomes_another = matches!(&words[..], [first, ..] if first == "run")
-        || matches!(&words[..], [first, second] if first == "box" && second == "exec");
+    let mut words = words.skip(1);
+    let becomes_another = match words.next() {
+        Some(word) if word == "box" => subcommand_of_box(words).is_some_and(|word| word == "exec"),
+        word => word.is_some_and(|word| word == "run"),
+    };
     match error.use_stderr() {
         true if becomes_another => ExitCode::from(run::EXIT_ROPEWAY),
         _ => ExitCode::from(error.exit_code() as u8),
+    }
+}
+
+/// The name of a box may stand in front of it.
+fn subcommand_of_box(mut words: impl Iterator<Item = OsString>) -> Option<OsString> {
+    loop {
+        let word = words.next()?;
+        if word == "--name" {
+            words.next();
+        } else if !word.to_string_lossy().starts_with("--name=") {
+            return Some(word);
+        }
     }
 }
 
@@ -106,6 +120,9 @@ mod tests {
             ("ropeway run", 125),
             ("ropeway box exec", 125),
             ("ropeway box exec --name", 125),
+            ("ropeway box --name a exec h1", 125),
+            ("ropeway box --name=a exec h1", 125),
+            ("ropeway box --name exec up", 2),
             ("ropeway run --no-deamon redis-server", 125),
             ("ropeway box exec h1 -x", 125),
             ("ropeway run --help", 0),

@@ -2,6 +2,9 @@
 
 use std::io::{self, Write};
 
+/// The exit code where the command line cannot be meant, as clap has it.
+pub const EXIT_USAGE: u8 = 2;
+
 /// Writes text to standard output. A reader that has gone (`| head`) is no error.
 pub fn show(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();

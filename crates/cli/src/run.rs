@@ -4,6 +4,7 @@
 //! started, 125 when Ropeway itself cannot do what was asked.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -77,6 +78,11 @@ fn accelerate(command: &mut Command, args: &Args) -> Result<(), Problem> {
     let preload = preload_path().map_err(Problem::fatal)?;
     let stats = args.stats.as_ref().map(std::path::absolute).transpose();
     let stats = stats.map_err(|e| Problem::fatal(format!("--stats: {e}")))?;
+    if let Some(file) = &stats {
+        // As its processes will, who can tell nobody.
+        let opened = OpenOptions::new().append(true).create(true).open(file);
+        opened.map_err(|e| Problem::fatal(format!("--stats {}: {e}", file.display())))?;
+    }
     if !args.no_daemon
         && let Err(error) = daemon::ensure_running()
     {

@@ -137,3 +137,27 @@ fn the_daemon_starts_by_itself_tells_its_state_and_stops() {
     world.stop_daemon().expect_success();
     assert_eq!(world.daemon_pid(), None);
 }
+
+#[test]
+fn what_cannot_be_meant_ends_with_2_and_what_cannot_be_done_for_a_program_with_125() {
+    let (link, other) = ("in=udp:127.0.0.1:0", "1=in/127.0.0.1:1");
+    let cases: [(&[&str], u8, &str); 12] = [
+        (&["cp", "file"], 2, "at least one file"),
+        (&["cp", "--receive", "a", "b"], 2, "one directory"),
+        (&["cp", "file", "127.0.0.1:0"], 2, "port 0"),
+        (&["cp", "file", "host:/path"], 2, "a directory is named at the receiver"),
+        (&["cp", "--bind", "[::1]", "file", "127.0.0.1"], 2, "--bind takes"),
+        (&["cp", "--receive", "/dev/null"], 1, "not a directory"),
+        (&["gateway", "--link", "x"], 2, "a link is NAME="),
+        (&["gateway", "--link", link, "--route", "1=in/[::1]:1"], 2, "no address of the link in"),
+        (&["gateway", "--link", link, "--route", other, "--queue", "1000"], 2, "no room for a packet"),
+        (&["gateway", "--link", link, "--route", other, "--json"], 2, "--json is for --show"),
+        (&["box", "--name", "b", "exec", "h1"], 125, "<CMD>"),
+        (&["run", "--stats", "/no/such/directory/file", "true"], 125, "/no/such/directory/file: No such file"),
+    ];
+    for (args, code, text) in cases {
+        let ended = Process::spawn(command(env::ropeway(), args)).wait(LIMIT).expect("it ends at once");
+        assert_eq!(ended.exit, Exit::Code(code.into()), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(text), "{args:?}: {}", ended.stderr);
+    }
+}

@@ -35,8 +35,9 @@ pub fn down(name: &BoxName) -> Result<()> {
         return Err(Error::NoBox { name: name.to_string(), others });
     }
     let removed = remove(&found);
-    if lock.is_some() {
-        switch.forget_lock();
+    match lock {
+        Some(_lock) => switch.forget_lock(),
+        None => switch.forget_left_lock(),
     }
     removed
 }

@@ -29,7 +29,7 @@ use serde::Serialize;
 
 use crate::config::Size;
 use crate::output;
-use crate::output::tell;
+use crate::output::{EXIT_USAGE, tell};
 use crate::run::EXIT_ROPEWAY;
 use error::{Error, Result};
 use names::{BoxName, Found, Member};
@@ -145,9 +145,6 @@ struct Loss {
     #[arg(long, conflicts_with = "to")]
     from: bool,
 }
-
-/// Arguments that contradict each other, as clap does for those that it can check by itself.
-const EXIT_USAGE: u8 = 2;
 
 pub fn main(args: &Args) -> ExitCode {
     let (verb, failure) = match &args.command {

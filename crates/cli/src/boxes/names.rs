@@ -114,6 +114,11 @@ impl Namespace {
         lock::remove(&self.lock_path());
     }
 
+    /// The same where the switch was gone before the rest. Who makes another box of its name may have it by now.
+    pub fn forget_left_lock(&self) {
+        forget_left_lock(&self.path(), &self.lock_path());
+    }
+
     fn lock_path(&self) -> PathBuf {
         lock::path(&self.name)
     }
@@ -142,6 +147,16 @@ fn lock_if_there(namespace: &Path, lock: &Path) -> io::Result<Option<File>> {
         lock::remove(lock);
     }
     Ok(None)
+}
+
+fn forget_left_lock(namespace: &Path, lock: &Path) {
+    if lock.exists()
+        && !namespace.exists()
+        && let Ok(_taken) = lock::take(lock)
+        && !namespace.exists()
+    {
+        lock::remove(lock);
+    }
 }
 
 /// A box that is there, complete or not.
@@ -237,6 +252,23 @@ mod tests {
         for bad in ["", "h", "h0", "h01", "h+1", "h256", "x1", "ä1", "switch1"] {
             assert_eq!(Member::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_lock_goes_with_the_last_of_a_box_and_stays_with_a_new_one() {
+        let path = std::env::temp_dir().join(format!("ropeway-box-left-{}", std::process::id()));
+        let lock = path.with_added_extension("lock");
+        for is_there in [true, false] {
+            drop(lock::take(&lock).unwrap());
+            if is_there {
+                File::create(&path).unwrap();
+            }
+            forget_left_lock(&path, &lock);
+            assert_eq!(lock.exists(), is_there);
+            let _ = fs::remove_file(&path);
+        }
+        forget_left_lock(&path, &lock);
+        assert!(!lock.exists(), "none is made for that");
     }
 
     #[test]

@@ -176,7 +176,7 @@ fn failed(error: io::Error) -> CpError {
 
 /// Has the keys of the configuration hold where the environment says nothing of keys.
 pub fn choose_keys() -> Result<(), CpError> {
-    match Config::load().map_err(|error| CpError::Usage(error.to_string()))?.keys() {
+    match Config::load().map_err(|error| CpError::Cluster(io::Error::other(error)))?.keys() {
         Some(choice) => cluster::choose_keys(choice).map_err(CpError::Cluster),
         None => Ok(()),
     }

@@ -14,6 +14,7 @@ mod senders;
 mod store;
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use ropeway_socket::api::Address;
 
-use crate::output::{printable, tell};
+use crate::output::{EXIT_USAGE, printable, tell};
 use senders::Limits;
 
 /// The port where `--receive` listens if none is named.
@@ -83,7 +84,8 @@ pub fn main(args: &Args) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell!("ropeway cp: {error}");
-            ExitCode::FAILURE
+            let is_usage = matches!(error, CpError::Usage(_));
+            if is_usage { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -150,6 +152,11 @@ pub enum CpError {
     /// Worth another attempt: what has arrived stays there.
     #[error("the connection was lost: {0}")]
     Lost(std::io::Error),
+    /// The same, of the receiver.
+    #[error(
+        "{name} is not whole, as its connection was lost: {source}; what came of it stays for a sender that goes on"
+    )]
+    Unfinished { name: String, source: std::io::Error },
     #[error("the other end says: {0}")]
     Refused(String),
     /// Worth another attempt as well.
@@ -183,7 +190,15 @@ impl CpError {
 
     /// The other end has closed before it was time.
     pub fn ended() -> CpError {
-        CpError::Lost(ropeway_engine::Error::Closed.into())
+        CpError::Lost(std::io::Error::new(ErrorKind::UnexpectedEof, "the other end has closed it"))
+    }
+
+    /// Where that was lost by which a file came.
+    pub fn of_file(self, name: &str) -> CpError {
+        match self {
+            CpError::Lost(source) => CpError::Unfinished { name: printable(name), source },
+            other => other,
+        }
     }
 
     /// A path may end in a name that the other end has chosen.

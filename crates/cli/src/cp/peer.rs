@@ -52,7 +52,8 @@ impl Written<'_> {
         }
         if text.contains('/') {
             let what = "DEVICE/HARDWARE-ADDRESS[:PORT] is written as eth0/02:00:00:00:00:07, or eth0/* for this host,";
-            return Err(CpError::Usage(format!("{what} not {text}")));
+            let no_path = "a directory is named at the receiver, and not behind HOST[:PORT]";
+            return Err(CpError::Usage(format!("{what} not {text}; {no_path}")));
         }
         match text.rsplit_once(':').map(|(name, port)| (name, port.parse())) {
             Some((name, Ok(port))) => Ok(Written::Name(name, port)),

@@ -33,7 +33,8 @@ const SLOW_DISK_BYTES_PER_S: u64 = 10 << 20;
 pub fn run(at: &Address, told: Option<u32>, options: &Options) -> Result<(), CpError> {
     let meta = std::fs::metadata(&options.directory).map_err(CpError::file(options.directory.display().to_string()))?;
     if !meta.is_dir() {
-        return Err(CpError::Usage(format!("{} is not a directory", options.directory.display())));
+        let what = io::ErrorKind::NotADirectory.into();
+        return Err(CpError::file(options.directory.display().to_string())(what));
     }
     rlimit::raise(Resource::Fsize);
     signals::outlive_file_limit();
@@ -158,7 +159,7 @@ fn take_file(
         most: offer.size,
         says: offer.written,
     };
-    let end = taker.take(connection, buffer, &progress)?;
+    let end = taker.take(connection, buffer, &progress).map_err(|error| error.of_file(&offer.name))?;
     let size = taker.size;
     if end.size != size || end.hash != hasher.finalize().to_hex().as_str() {
         let _ = store::remove(&file, &part);

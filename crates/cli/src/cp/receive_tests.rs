@@ -223,6 +223,15 @@ fn who_goes_on_sending_hears_that_it_was_refused_and_no_more_than_was_offered_is
 }
 
 #[test]
+fn a_file_whose_sender_has_gone_is_named() {
+    let (directory, sender, serving) = offered("named", 5);
+    sender.finish().unwrap();
+    let said = serving.join().unwrap().unwrap_err().to_string();
+    assert!(said.starts_with("file is not whole, as its connection was lost: the other end has closed it;"), "{said}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn a_file_that_was_made_meanwhile_is_not_replaced() {
     let (directory, sender, serving) = offered("meanwhile", 5);
     std::fs::write(directory.join("file"), b"ours").unwrap();

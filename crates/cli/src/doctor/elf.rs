@@ -46,9 +46,12 @@ pub fn examine(path: &Path) -> io::Result<Kind> {
     if let Some(line) = head.strip_prefix(b"#!") {
         let line = line.split(|b| *b == b'\n').next().unwrap_or(&[]);
         let line = String::from_utf8_lossy(line);
-        let (interpreter, argument) = match line.trim().split_once([' ', '\t']) {
-            Some((interpreter, argument)) => (interpreter, Some(argument.trim().to_owned())),
-            None => (line.trim(), None),
+        // As the kernel has it, to which a carriage return is part of a name.
+        let blanks = [' ', '\t'];
+        let line = line.trim_matches(blanks);
+        let (interpreter, argument) = match line.split_once(blanks) {
+            Some((interpreter, argument)) => (interpreter, Some(argument.trim_matches(blanks).to_owned())),
+            None => (line, None),
         };
         return Ok(Kind::Script { interpreter: interpreter.to_owned(), argument });
     }
@@ -147,6 +150,7 @@ mod tests {
             |i: &str, a: Option<&str>| Kind::Script { interpreter: i.into(), argument: a.map(str::to_owned) };
         assert_eq!(script("#!/bin/sh\necho"), expected("/bin/sh", None));
         assert_eq!(script("#! /usr/bin/env  python3 \n"), expected("/usr/bin/env", Some("python3")));
+        assert_eq!(script("#!/bin/sh\r\n"), expected("/bin/sh\r", None));
         assert_eq!(script("echo"), Kind::Other);
         assert_eq!(script(""), Kind::Other);
     }

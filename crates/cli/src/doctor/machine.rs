@@ -1,5 +1,6 @@
 //! What Ropeway needs of the machine, tried one by one.
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -18,7 +19,14 @@ use crate::run;
 
 /// All findings, in the order in which a user should care.
 pub fn examine() -> Vec<Finding> {
-    vec![preload(), configuration(), daemon(), shared_memory(), socket_lookup(), memory_room(), processors()]
+    let of_all = [preload(), configuration(), daemon(), shared_memory(), socket_lookup(), memory_room(), processors()];
+    switched_off(std::env::var_os("ROPEWAY").as_deref()).into_iter().chain(of_all).collect()
+}
+
+/// By what the preload looks at, which is inherited.
+fn switched_off(variable: Option<&OsStr>) -> Option<Finding> {
+    let text = "ROPEWAY=off is set here: the preload does nothing in what is started; unset it";
+    variable.filter(|value| *value == "off").map(|_| Finding::new(Bad, "environment", text))
 }
 
 fn preload() -> Finding {
@@ -139,6 +147,13 @@ fn quota_of(dir: &Path, version: Version) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_switched_off_is_said() {
+        assert_eq!(switched_off(Some(OsStr::new("off"))).unwrap().verdict, Bad);
+        assert_eq!(switched_off(Some(OsStr::new("on"))), None);
+        assert_eq!(switched_off(None), None);
+    }
 
     #[test]
     fn spinning_needs_two_processors() {

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::output::printable;
+
 use super::Finding;
 use super::Verdict::{Bad, Good, Note};
 use super::elf::{self, Elf, Kind};
@@ -41,7 +43,11 @@ pub fn examine(command: &OsStr) -> Vec<Finding> {
             Ok(Kind::Script { interpreter, argument }) => {
                 let next = interpreter_of(&interpreter, argument.as_deref());
                 let Some(next_path) = in_path(OsStr::new(&next)) else {
-                    findings.push(Finding::new(Bad, "script", format!("its interpreter {next} is not there")));
+                    findings.push(Finding::new(
+                        Bad,
+                        "script",
+                        format!("its interpreter {} is not there", printable(&next)),
+                    ));
                     return findings;
                 };
                 findings.push(Finding::new(Good, "script", format!("run by {}", next_path.display())));

@@ -16,7 +16,7 @@ use ropeway_engine::link::udp::UdpLink;
 
 use crate::config::Size;
 use crate::output;
-use crate::output::tell;
+use crate::output::{EXIT_USAGE, tell};
 use table::{Table, TableError};
 
 #[derive(clap::Args, Debug)]
@@ -54,12 +54,12 @@ pub struct Args {
 }
 
 pub fn main(args: &Args) -> ExitCode {
-    let result = if args.show { show(args.json) } else { forward(args).map_err(|error| error.to_string()) };
+    let result = if args.show { show(args.json).map_err(Error::Show) } else { forward(args) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell!("ropeway gateway: {error}");
-            ExitCode::FAILURE
+            if error.is_usage() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -71,6 +71,14 @@ enum Error {
     Table(#[from] TableError),
     #[error(transparent)]
     Cluster(#[from] ClusterError),
+    #[error("--json is for --show")]
+    Json,
+    #[error(
+        "a queue of {queue_bytes} bytes has no room for a packet, which may be of {packet_bytes} bytes on these links"
+    )]
+    Queue { queue_bytes: usize, packet_bytes: usize },
+    #[error("{0}")]
+    Show(String),
     #[error("nothing says what to forward between: name --link and --route, or a --cluster")]
     Nothing,
     #[error("{0}: this host has the address of none of its nodes; say with --node which it is")]
@@ -81,6 +89,17 @@ enum Error {
     Gateway(#[from] GatewayError),
     #[error(transparent)]
     Engine(#[from] ropeway_engine::Error),
+}
+
+impl Error {
+    /// Whether it is the command line that cannot be meant.
+    fn is_usage(&self) -> bool {
+        match self {
+            Error::Table(error) => error.is_usage(),
+            Error::Nothing | Error::Json | Error::Queue { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 /// Between what, and for whom.
@@ -125,10 +144,18 @@ fn planned_by_cluster(args: &Args) -> Result<Plan, Error> {
 }
 
 fn forward(args: &Args) -> Result<(), Error> {
+    if args.json {
+        // clap asks for no --show, as that conflicts with the other options.
+        return Err(Error::Json);
+    }
     let Plan { links, neighbours, hosts, queue, mark } = planned(args)?;
     let (queue, mark) = (args.queue.or(queue), args.mark.or(mark));
     let usual = Limits::default();
     let queue_bytes = queue.map_or(usual.queue_bytes, |size| size.0 as usize);
+    let packet_bytes = links.iter().map(|link| link.max_packet()).max().unwrap_or_default();
+    if queue_bytes < packet_bytes {
+        return Err(Error::Queue { queue_bytes, packet_bytes });
+    }
     let mark_bytes = mark.map_or(queue_bytes / 4, |size| size.0 as usize);
     let (nodes, count) = (neighbours.len() + hosts.len(), links.len());
     let gateway = Gateway::with_hosts(links, &neighbours, &hosts, Limits { queue_bytes, mark_bytes })?;

@@ -1,6 +1,7 @@
 //! A gateway's links and nodes, as the command line and a file name them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use ropeway_engine::gateway::{Neighbour, udp_options};
@@ -33,6 +34,13 @@ pub enum TableError {
     Kind { node: u32, link: String, address: String },
     #[error("cannot open the link {name}: {source}")]
     Open { name: String, source: std::io::Error },
+}
+
+impl TableError {
+    /// Whether what is said cannot be meant, and not only done.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, TableError::Read { .. } | TableError::Syntax { .. } | TableError::Open { .. })
+    }
 }
 
 /// Links by name, and nodes.
@@ -75,8 +83,14 @@ impl Table {
             let parsed = parse_address(address).ok_or_else(wrong)?;
             let missing = || TableError::NoLink { node, link: name.into() };
             let link = self.links.keys().position(|known| known == name).ok_or_else(missing)?;
-            let is_udp = self.links[name].starts_with("udp:");
-            if is_udp != matches!(parsed, Address::Udp(_)) {
+            let is_of_link = match (self.links[name].strip_prefix("udp:"), parsed) {
+                // What is no address of a link is said when that is opened.
+                (Some(local), Address::Udp(to)) => {
+                    local.parse().map_or(true, |local: SocketAddr| local.is_ipv4() == to.is_ipv4())
+                }
+                (local, parsed) => local.is_some() == matches!(parsed, Address::Udp(_)),
+            };
+            if !is_of_link {
                 return Err(TableError::Kind { node, link: name.into(), address: address.into() });
             }
             Ok(Neighbour { node, link, address: parsed })
@@ -158,6 +172,7 @@ mod tests {
         for (route, named) in [
             ("1=c/10.0.1.1:7447", "no link c"),
             ("1=a/02:52:57:02:00:03", "no address of the link a"),
+            ("1=a/[::1]:7447", "no address of the link a"),
             ("1=a", "1=a"),
             ("x=a/10.0.1.1:7447", "x=a"),
             ("1=a/10.0.1.1", "1=a/10.0.1.1"),
