@@ -198,11 +198,10 @@ hooks! {
         if !keeping() {
             return next::close_range(first, last, flags);
         }
-        let unshares = flags & CLOSE_RANGE_UNSHARE as c_int != 0 && whole_process::shares_descriptors();
-        if !unshares && flags & !(CLOSE_RANGE_UNSHARE as c_int) == 0 && first <= last {
+        if flags == 0 && first <= last {
             return close_all(first, last);
         }
-        if unshares {
+        if flags & CLOSE_RANGE_UNSHARE as c_int != 0 {
             whole_process::stop(Reason::Fork);
         }
         next::close_range(first, last, flags)

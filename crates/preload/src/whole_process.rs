@@ -182,29 +182,13 @@ fn enters(wanted: c_int, namespace: c_int, kind: c_int) -> bool {
     }
 }
 
-/// False when the calling thread alone uses the table of descriptors: then it gets none of its own by giving up that which it has.
-pub fn shares_descriptors() -> bool {
-    /// A directory's own entry, that in the one above, and one thread's.
-    const LINKS_WITH_ONE_THREAD: libc::nlink_t = 3;
-    // Before a child that shares it everything is stopped. Behind a filter there may be no looking either.
-    if stopped().is_some() {
-        return true;
-    }
-    // SAFETY: `status` is a valid place for the answer.
-    unsafe {
-        let mut status: libc::stat = core::mem::zeroed();
-        let (path, place) = (c"/proc/self/task".as_ptr() as usize, (&raw mut status) as usize);
-        sys::syscall6(libc::SYS_stat, path, place, 0, 0, 0, 0) != 0 || status.st_nlink != LINKS_WITH_ONE_THREAD
-    }
-}
-
 hooks! {
     /// A thread with a table of descriptors of its own: what a number means is no longer one thing in this process. And the
     /// names of bells belong to a network namespace: from another one nobody rings, nor is rung by, those who stay behind.
     /// Nor can there be relays once children begin in another PID namespace: the first one would be its init, which takes all others
     /// with it when it ends.
     fn unshare(flags: c_int) -> c_int {
-        if flags & libc::CLONE_NEWPID != 0 || flags & libc::CLONE_FILES != 0 && shares_descriptors() {
+        if flags & (libc::CLONE_FILES | libc::CLONE_NEWPID) != 0 {
             stop(Reason::Fork);
         }
         if flags & libc::CLONE_NEWNET != 0 {

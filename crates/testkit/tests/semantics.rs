@@ -255,7 +255,6 @@ semantics! {
         last_owner_closes,
         accept_fork_close: ShmSomewhere,
         shared_then_alone: ShmAndTcp,
-        child_asks_for_descriptors_of_its_own,
         other_ways_to_fork,
         child_shares_the_descriptors: ShmAndTcp,
         child_shares_the_memory: ShmAndTcp,

@@ -1,7 +1,6 @@
 /* One connection, several processes: fork with sharing, accept-fork-close, what children and their deaths do to the parent's socket. */
 #include "rw_test.h"
 
-#include <linux/close_range.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -229,25 +228,6 @@ CASE(shared_then_alone)
     rw_exchange(fd);
 }
 
-/* A forked child uses a table of descriptors that nobody else does: a table of its own is nothing new to it. */
-CASE(child_asks_for_descriptors_of_its_own)
-{
-    rw_warm(fd, RW_BLOCK);
-    A_SIDE {
-        pid_t child = rw_fork();
-        if (child == 0) {
-            T(unshare(CLONE_FILES));
-            T(syscall(SYS_close_range, fd, fd, CLOSE_RANGE_UNSHARE));
-            T(send(fd, "closed", 6, 0));
-            _exit(0);
-        }
-        rw_reap(child);
-        rw_send_stream(fd, 1, 50000);
-    }
-    B_SIDE rw_recv_stream(fd, 1, 50000);
-    rw_exchange(fd);
-}
-
 static char stack_of_child[1 << 16] __attribute__((aligned(16)));
 
 static pid_t clone_with(int (*child)(void *), int flags)
@@ -425,7 +405,6 @@ CASE(many_generations)
 
 RW_MAIN(ENTRY(child_and_parent_write), ENTRY(child_and_parent_read), ENTRY(children_write_at_once),
     ENTRY(child_leaves_without_touching), ENTRY(child_is_killed), ENTRY(parent_leaves_child_goes_on), ENTRY(daemon_goes_on),
-    ENTRY(last_owner_closes), ENTRY_WITH(accept_fork_close, RW_ALONE), ENTRY(shared_then_alone),
-    ENTRY(child_asks_for_descriptors_of_its_own), ENTRY(other_ways_to_fork),
+    ENTRY(last_owner_closes), ENTRY_WITH(accept_fork_close, RW_ALONE), ENTRY(shared_then_alone), ENTRY(other_ways_to_fork),
     ENTRY(child_shares_the_descriptors), ENTRY(child_shares_the_memory),
     ENTRY(fork_beside_a_waiting_thread), ENTRY(many_generations))
