@@ -6,7 +6,7 @@
 use crate::image::{self, File};
 use crate::lifecycle::following;
 use crate::startup::environment::environment;
-use crate::{next, transfer, whole_process};
+use crate::{next, transfer};
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{FILE, pid_t};
@@ -27,9 +27,7 @@ unsafe fn replacing(file: File, environment: Strs, call: impl FnOnce() -> c_int)
     }
     // SAFETY: passed on to the caller.
     lifecycle::before_exec(|| unsafe { image::comes_with_us(file, environment) });
-    let at_rest = whole_process::limit_at_rest();
     let r = call();
-    drop(at_rest);
     lifecycle::exec_failed();
     r
 }
@@ -48,17 +46,10 @@ fn cannot_start(file: File) -> bool {
 }
 
 /// Before a call that starts an image beside this one.
-fn before_spawn() {
+fn spawning() {
     if following() {
         lifecycle::before_spawn();
     }
-}
-
-/// Around such a call that does not wait for the end of what it starts.
-fn spawning<R>(call: impl FnOnce() -> R) -> R {
-    before_spawn();
-    let _at_rest = whole_process::limit_at_rest();
-    call()
 }
 
 /// The answer of a function that gives an error as its value: a C library that lacks it leaves one in `errno`.
@@ -94,25 +85,29 @@ hooks! {
     fn posix_spawn(
         pid: *mut pid_t, path: Str, actions: *const c_void, attr: *const c_void, argv: Strs, envp: Strs
     ) -> c_int {
-        spawning(|| next::posix_spawn(pid, path, actions, attr, argv, envp))
+        spawning();
+        next::posix_spawn(pid, path, actions, attr, argv, envp)
     }
 
     fn posix_spawnp(
         pid: *mut pid_t, file: Str, actions: *const c_void, attr: *const c_void, argv: Strs, envp: Strs
     ) -> c_int {
-        spawning(|| next::posix_spawnp(pid, file, actions, attr, argv, envp))
+        spawning();
+        next::posix_spawnp(pid, file, actions, attr, argv, envp)
     }
 
     fn pidfd_spawn(
         pidfd: *mut c_int, path: Str, actions: *const c_void, attr: *const c_void, argv: Strs, envp: Strs
     ) -> c_int {
-        spawning(|| or_not_there(next::late::pidfd_spawn(pidfd, path, actions, attr, argv, envp)))
+        spawning();
+        or_not_there(next::late::pidfd_spawn(pidfd, path, actions, attr, argv, envp))
     }
 
     fn pidfd_spawnp(
         pidfd: *mut c_int, file: Str, actions: *const c_void, attr: *const c_void, argv: Strs, envp: Strs
     ) -> c_int {
-        spawning(|| or_not_there(next::late::pidfd_spawnp(pidfd, file, actions, attr, argv, envp)))
+        spawning();
+        or_not_there(next::late::pidfd_spawnp(pidfd, file, actions, attr, argv, envp))
     }
 
     /// The duplicate stays open in the new image, whatever the original's close-on-exec flag says.
@@ -122,12 +117,13 @@ hooks! {
     }
 
     fn system(command: Str) -> c_int {
-        before_spawn();
+        spawning();
         next::system(command)
     }
 
     fn popen(command: Str, mode: Str) -> *mut FILE {
-        spawning(|| next::popen(command, mode))
+        spawning();
+        next::popen(command, mode)
     }
 }
 

@@ -137,9 +137,7 @@ pub fn before_clone(flags: usize) {
 /// `call` makes a process as fork does, with flags of `clone`, without running the C library's handlers.
 pub fn around(flags: usize, call: impl FnOnce() -> isize) -> isize {
     before_child_of(flags);
-    let at_rest = whole_process::limit_at_rest();
     let r = call();
-    drop(at_rest);
     if r == 0 {
         child_of(flags);
     } else {
@@ -168,10 +166,7 @@ fn standard_descriptors_to_null() -> c_int {
 hooks! {
     fn fork() -> pid_t as __fork {
         thread::this().fork_prepared.set(0);
-        let at_rest = whole_process::limit_at_rest();
-        let r = next::fork();
-        drop(at_rest);
-        settle(r)
+        settle(next::fork())
     }
 
     fn _Fork() -> pid_t {
@@ -203,10 +198,7 @@ hooks! {
 
     fn forkpty(master: *mut c_int, name: *mut c_char, termios: *const c_void, size: *const c_void) -> pid_t {
         thread::this().fork_prepared.set(0);
-        let at_rest = whole_process::limit_at_rest();
-        let r = next::forkpty(master, name, termios, size);
-        drop(at_rest);
-        settle(r);
+        let r = settle(next::forkpty(master, name, termios, size));
         if r == 0 {
             descriptors::standard_were_replaced();
         }

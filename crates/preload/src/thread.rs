@@ -13,8 +13,6 @@ pub struct Thread {
     pub vfork_depth: Cell<u32>,
     /// 1 when the handlers of fork have run since a hook cleared it; tells a failed fork from one not tried.
     pub fork_prepared: Cell<u32>,
-    /// Set while `vfork` keeps the limit of descriptors at rest.
-    pub limit_at_rest: Cell<bool>,
     /// A signal that came inside a critical section, 0 for none; its details, and the mask to restore.
     pub deferred_signal: Cell<i32>,
     pub deferred_mask: Cell<u64>,

@@ -5,12 +5,11 @@
 //! that is per thread: the thread-local block is shared with the child, and the parent's thread stands still meanwhile.
 
 use crate::lifecycle::following;
-use crate::{hook, startup, thread, whole_process};
+use crate::{hook, startup, thread};
 use core::arch::naked_asm;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use libc::pid_t;
-use ropeway_shm::sys::RaisingLimit;
 use ropeway_socket::reason::Reason;
 use ropeway_socket::{fdtable, lifecycle, process, thread as local};
 
@@ -67,22 +66,14 @@ pub extern "C" fn before() {
         process::pid();
         lifecycle::before_spawn();
     }
-    let this = thread::this();
-    if let Some(at_rest) = whole_process::limit_at_rest() {
-        // Until `after`: this function returns before.
-        core::mem::forget(at_rest);
-        this.limit_at_rest.set(true);
-    }
-    this.vfork_depth.set(this.vfork_depth.get() + 1);
+    let depth = &thread::this().vfork_depth;
+    depth.set(depth.get() + 1);
 }
 
 /// Steps of the parent afterwards; `r` is the kernel's answer.
 pub extern "C" fn after(r: isize) -> pid_t {
-    let this = thread::this();
-    this.vfork_depth.set(this.vfork_depth.get() - 1);
-    if this.limit_at_rest.replace(false) {
-        drop(RaisingLimit);
-    }
+    let depth = &thread::this().vfork_depth;
+    depth.set(depth.get() - 1);
     hook::answer_int(r)
 }
 

@@ -147,14 +147,8 @@ pub fn io_uring_allowed() -> bool {
     !startup::active() || startup::environment::find(b"ROPEWAY_IO_URING").is_some_and(|v| v.to_bytes() == b"allow")
 }
 
-/// Until it is dropped, Ropeway does not raise the limit of descriptors: around calls that show or change it, and those that make a
-/// process or another image, which would have it raised for good.
-pub fn limit_at_rest() -> Option<sys::RaisingLimit> {
-    if descriptors::following() && process::started() { sys::RaisingLimit::begin() } else { None }
-}
-
 fn at_rest(resource: c_uint) -> Option<sys::RaisingLimit> {
-    if resource == libc::RLIMIT_NOFILE { limit_at_rest() } else { None }
+    if resource == libc::RLIMIT_NOFILE && process::started() { sys::RaisingLimit::begin() } else { None }
 }
 
 /// Before a new limit on descriptors, which is one on the entries of `poll`, too: next to none leaves ours no room.
