@@ -225,7 +225,7 @@ pub fn put_back(lent: Lent, release: impl FnOnce()) {
 /// is made in its place, or every sleep would end at once.
 pub fn note_events(bell: &Bell, revents: i16) {
     if revents & libc::POLLNVAL != 0 {
-        fdtable::remove(bell.fd);
+        fdtable::forget_internal(bell.fd);
     }
 }
 

@@ -39,7 +39,7 @@ pub enum Kind {
 pub struct Handle(u64);
 
 impl Handle {
-    pub fn new(kind: Kind, index: u32, generation: u32) -> Handle {
+    pub const fn new(kind: Kind, index: u32, generation: u32) -> Handle {
         Handle((kind as u64) << KIND_SHIFT | (generation as u64 & GENERATION_MASK) << GENERATION_SHIFT | index as u64)
     }
 
@@ -194,9 +194,16 @@ pub fn lead_on(fd: i32, mark: Handle, next: Handle) -> bool {
     slot(fd).is_some_and(|s| s.compare_exchange(mark.0, next.0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
+const INTERNAL: Handle = Handle::new(Kind::Internal, 0, 0);
+
 /// Marks one of our own descriptors.
 pub fn enter_internal(fd: i32) {
-    enter(fd, Handle::new(Kind::Internal, 0, 0));
+    enter(fd, INTERNAL);
+}
+
+/// Takes the mark of one of our own off. False where the number is somebody else's by now.
+pub fn forget_internal(fd: i32) -> bool {
+    slot(fd).is_some_and(|s| s.compare_exchange(INTERNAL.0, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
 /// True for one of our own descriptors.
@@ -206,8 +213,7 @@ pub fn is_internal(fd: i32) -> bool {
 
 /// Closes one of our own descriptors, unless the program has put one of its own in its place (`lifecycle::give_way`).
 pub fn close_internal(fd: i32) {
-    if is_internal(fd) {
-        remove(fd);
+    if forget_internal(fd) {
         let _ = sys::close(fd);
     }
 }

@@ -3,7 +3,7 @@
 //! The number is open all that time, and no longer ours: what another thread sent on it would pass the ring. So it is marked,
 //! and calls that meet the mark wait for the kernel's answer, which is what they would have met.
 
-use super::{drop_reference, give_back, kept_fd, leave};
+use super::{drop_reference, give_back, kept_fd, leave, point_to_kept};
 use crate::fdtable::{self, Handle, Kind};
 use crate::process::{self, local};
 use crate::reason::Reason;
@@ -143,8 +143,9 @@ fn move_kept(fd: i32) {
         fdtable::enter_internal(kept);
         let keep_fd = &local(index).keep_fd;
         if keep_fd.compare_exchange(fd + 1, kept + 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            fdtable::close_internal(kept);
+            return fdtable::close_internal(kept);
         }
+        point_to_kept(Handle::of_record(index));
     }
 }
 
