@@ -330,9 +330,9 @@ impl Pool {
 
     /// Whether another buffer may be had for what has come behind it to be acknowledged, whatever is kept. With those of messages that have begun no more are here than would have been without that rule, and these.
     pub fn may_have_lowest(&self, is_begun: bool) -> bool {
-        let part = self.last_bytes() / LOWEST_SHARE;
+        let part = (self.last_bytes() / LOWEST_SHARE).max(2 * self.buffer_bytes);
         let begun_bytes = if is_begun { self.ledger.begun_bytes() } else { 0 };
-        self.available_bytes() >= self.last_bytes() - part + self.buffer_bytes
+        self.available_bytes() >= self.last_bytes().saturating_sub(part) + self.buffer_bytes
             && begun_bytes + self.buffer_bytes <= self.begun_limit() + part
     }
 

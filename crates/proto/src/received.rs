@@ -76,12 +76,12 @@ pub struct Received {
     /// Slot i is number `base + i`; numbers beyond the last slot and below `next` do not exist.
     slots: VecDeque<Slot>,
     missing: u32,
-    /// Of the missing, how many have been asked for.
-    asked: u32,
+    /// Of the missing, how many have been asked for: no more than there are in a window.
+    asked: u16,
+    /// Packets that wait and count as of messages that have begun.
+    held_begun: u16,
     /// Memory of what waits.
     held_bytes: usize,
-    /// Packets of it that count as of messages that have begun.
-    held_begun: usize,
 }
 
 /// Slots kept when nothing is missing: bursts beyond that give their memory back.
@@ -95,8 +95,8 @@ impl Received {
             slots: VecDeque::new(),
             missing: 0,
             asked: 0,
-            held_bytes: 0,
             held_begun: 0,
+            held_bytes: 0,
         }
     }
 
@@ -119,12 +119,12 @@ impl Received {
 
     /// How many of these [count](crate::pool::Pool::count_as_begun) as of messages that have begun.
     pub fn held_begun(&self) -> usize {
-        self.held_begun
+        self.held_begun.into()
     }
 
     /// Missing numbers that were asked for: they fly again, or should.
     pub fn asked(&self) -> u32 {
-        self.asked
+        self.asked.into()
     }
 
     /// Everything below `next` was sent: what of it is not here is missing from now on. Says whether that was news.
@@ -198,7 +198,7 @@ impl Received {
         let State::Missing { since, asked } = slot.state else { return Arrival::Duplicate };
         slot.state = State::Done;
         self.missing -= 1;
-        self.asked -= u32::from(asked.is_some());
+        self.asked -= u16::from(asked.is_some());
         Arrival::New { late_by_ns: was_known.then(|| now.since(since)), requested: asked.is_some() }
     }
 
@@ -216,7 +216,7 @@ impl Received {
             return Err(held);
         };
         self.held_bytes += held.payload.memory_bytes();
-        self.held_begun += usize::from(held.payload.is_begun());
+        self.held_begun += u16::from(held.payload.is_begun());
         slot.state = State::Held(Box::new(held));
         self.slots[before as usize].follower = distance;
         Ok(())
@@ -225,7 +225,7 @@ impl Received {
     /// It waits no more.
     fn release(&mut self, held: &Held) {
         self.held_bytes -= held.payload.memory_bytes();
-        self.held_begun -= usize::from(held.payload.is_begun());
+        self.held_begun -= u16::from(held.payload.is_begun());
     }
 
     /// The packet that waited for `number`, which has just been delivered, and its own number.
@@ -330,7 +330,7 @@ impl Received {
         let first = first.wrapping_sub(self.base) as usize;
         for slot in self.slots.range_mut(first..first + usize::from(count)) {
             if let State::Missing { asked, .. } = &mut slot.state {
-                self.asked += u32::from(asked.is_none());
+                self.asked += u16::from(asked.is_none());
                 *asked = Some(now);
             }
         }

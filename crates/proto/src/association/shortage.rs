@@ -11,6 +11,8 @@ pub struct Shortage {
     pub dropped_at: Time,
     /// What finds no memory next is asked for again as if it had come then.
     pub again_at: Time,
+    /// When all its channels were looked at for those that are to send nothing more.
+    pub looked_at: Time,
     /// Channels whose messages wait for memory.
     pub waiting: VecDeque<u32>,
 }

@@ -198,11 +198,6 @@ impl Incoming {
         self.limit
     }
 
-    /// What the peer has not used of what it was given.
-    pub fn credit_left(&self) -> u64 {
-        self.limit.saturating_sub(self.offset)
-    }
-
     /// Takes a payload that is next in the channel's order.
     pub fn take(
         &mut self,

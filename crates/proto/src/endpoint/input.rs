@@ -346,10 +346,12 @@ impl Endpoint {
             self.after_arrival(at);
         }
         let incoming = &self.channels[at as usize].incoming;
-        if incoming.limit() > limit
-            || incoming.credit_left() >= self.rx_pool.payload_bytes() as u64 && self.may_go_on(at)
-        {
+        // It may be that it was told to send nothing more, and has credit.
+        let is_held = incoming.limit() <= limit && incoming.has_credit_for(self.rx_pool.payload_bytes());
+        if incoming.limit() > limit || is_held && self.may_go_on_now(at) {
             self.say_credit(at);
+        } else if is_held && self.may_pause(at) {
+            self.pause_channel(at);
         } else {
             self.channels[at as usize].hold_due = true;
             self.say_words(at);
@@ -368,15 +370,12 @@ impl Endpoint {
         // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
         let previous = self.must_wait(index, number, header);
         let finds_memory = self.find_memory(index, previous, packet, landing.as_ref());
-        if finds_memory && !self.paused.is_empty() {
-            self.let_go(index, header.channel);
-        }
         if !finds_memory && !self.has_memory_for_lowest(index, number, packet) {
             self.counters.dropped_memory += 1;
             let spacing_ns = self.arrivals.line().ns_for(AGAIN_SHARE * u64::from(header.length)).min(MOST_SPACING_NS);
             let is_new = !header.flags.contains(Flags::RTX);
             self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), spacing_ns, now);
-            self.pause(index, header.channel, is_new);
+            self.pause(now, index, header.channel, is_new);
             return;
         }
         let association = &mut self.associations[index as usize];
@@ -384,6 +383,10 @@ impl Endpoint {
         let outstanding_before = association.outstanding_packets();
         let arrival = association.received.arrive(number, now);
         let Arrival::New { late_by_ns, requested } = arrival else { return self.note_repetition(index) };
+        if finds_memory && !self.paused.is_empty() {
+            self.let_go(index, header.channel);
+        }
+        let association = &mut self.associations[index as usize];
         association.arrived_unreported += 1;
         let is_repeated = header.flags.contains(Flags::RTX);
         let is_granted = number.wrapping_sub(highest_before) < outstanding_before;

@@ -3,7 +3,7 @@
 use ropeway_wire::{Content, Flags, Header, Mode, OpenFields, Packet, Type};
 
 use super::{Endpoint, Landing};
-use crate::association::MOST_REFUSALS;
+use crate::association::{Association, MOST_REFUSALS};
 use crate::channel::{Channel, whole};
 use crate::ledger::AccountId;
 
@@ -23,7 +23,7 @@ impl Endpoint {
         let association = &self.associations[index as usize];
         let at = association.channel(header.channel);
         let channel = at.map(|at| &*self.channels[at as usize]);
-        if header.kind == Type::Open && channel.is_none() && association.refusals.len() >= MOST_REFUSALS {
+        if !has_room_for_refusal(association, header, channel) {
             return false;
         }
         if is_next && (takes_none(header.kind, channel) || channel.is_some_and(|at| at.incoming.has_set_aside())) {
@@ -110,7 +110,8 @@ impl Endpoint {
             return false;
         }
         let channel = association.channel(packet.header.channel).map(|at| &*self.channels[at as usize]);
-        self.rx_pool.may_have_lowest(Begun::of(packet, channel).is_some)
+        has_room_for_refusal(association, &packet.header, channel)
+            && self.rx_pool.may_have_lowest(Begun::of(packet, channel).is_some)
     }
 
     /// The account of an association, which has none while it is at rest.
@@ -131,6 +132,11 @@ impl Endpoint {
             _ => self.rx_pool.buffer_bytes(),
         }
     }
+}
+
+/// Whether a packet that may open a channel finds room for the word that it is refused.
+fn has_room_for_refusal(association: &Association, header: &Header, channel: Option<&Channel>) -> bool {
+    header.kind != Type::Open || channel.is_some() || association.refusals.len() < MOST_REFUSALS
 }
 
 /// What a packet adds to what is here of messages that are not whole.

@@ -308,6 +308,7 @@ impl Endpoint {
         channel.incoming.revoke(&mut self.rx_pool);
         channel.incoming = Incoming::new(association.own_window);
         (channel.association, channel.number) = (to, number);
+        (channel.credit_due, channel.hold_due, channel.has_words) = (false, false, false);
         if !channel.outgoing.restart(&fields, &mut self.tx_pool) {
             association.detach(number);
             return self.fail_channel(at, ErrorCode::Busy);

@@ -3,20 +3,21 @@
 use std::ops::Bound;
 
 use super::Endpoint;
+use crate::time::Time;
 
 /// So many are told at once that they may go on.
 const LET_GO: usize = 4;
 
 impl Endpoint {
     /// A packet of this channel found no memory, with a number that `is_new` or one that was asked for. Of the first channel of an association all hear it that were not read: what they send next would not find any, either.
-    pub(super) fn pause(&mut self, index: u32, number: u16, is_new: bool) {
+    pub(super) fn pause(&mut self, now: Time, index: u32, number: u16, is_new: bool) {
         let Some(at) = self.associations[index as usize].channel(number) else { return };
         if !self.may_pause(at) {
             return;
         }
-        let others: Vec<u32> = match self.pauses_any_of(index) {
-            true => Vec::new(),
-            false => self.associations[index as usize].channels.indices().filter(|&at| self.is_stuffed(at)).collect(),
+        let others: Vec<u32> = match self.rx_pool.is_short() && self.may_look_at_all(now, index) {
+            true => self.associations[index as usize].channels.indices().filter(|&at| self.is_stuffed(at)).collect(),
+            false => Vec::new(),
         };
         for other in others {
             self.pause_channel(other);
@@ -26,12 +27,19 @@ impl Endpoint {
         }
     }
 
-    fn pauses_any_of(&self, index: u32) -> bool {
-        self.paused.range((index, 0)..).next().is_some_and(|&(other, _)| other == index)
+    /// Whether none of an association's channels is paused, and not all of them were looked at a moment ago: it may have thousands.
+    fn may_look_at_all(&mut self, now: Time, index: u32) -> bool {
+        let pauses_some = self.paused.range((index, 0)..).next().is_some_and(|&(other, _)| other == index);
+        let shortage = self.associations[index as usize].shortage.get_or_insert_default();
+        let may_look = !pauses_some && now.since(shortage.looked_at) >= self.config.timer_max_ns;
+        if may_look {
+            shortage.looked_at = now;
+        }
+        may_look
     }
 
     /// Whether anybody may read what comes on a channel.
-    fn may_pause(&self, at: u32) -> bool {
+    pub(super) fn may_pause(&self, at: u32) -> bool {
         let channel = &self.channels[at as usize];
         !channel.released && channel.failed.is_none() && !channel.incoming.is_finished()
     }
@@ -42,10 +50,14 @@ impl Endpoint {
         self.may_pause(at) && incoming.unread_bytes() > 0 && !incoming.has_set_aside()
     }
 
-    fn pause_channel(&mut self, at: u32) {
+    /// A channel's peer is told to send nothing more. Who waits for more without reading what is there is told as well.
+    pub(super) fn pause_channel(&mut self, at: u32) {
         let channel = &mut self.channels[at as usize];
-        self.paused.insert((channel.association, at));
         (channel.hold_due, channel.credit_due) = (true, false);
+        let is_news = self.paused.insert((channel.association, at));
+        if is_news && channel.incoming.unread_bytes() > 0 {
+            self.announce_channel(at);
+        }
         self.say_words(at);
     }
 
@@ -55,7 +67,12 @@ impl Endpoint {
         channel.released || channel.incoming.has_set_aside() || self.has_memory_for_next(channel)
     }
 
-    /// What has come of this channel has found memory: so may what follows.
+    /// The same; the rest of a message that may not go on piece by piece has memory set aside, or waits in line for that.
+    pub(super) fn may_go_on_now(&mut self, at: u32) -> bool {
+        self.may_go_on(at) || self.channels[at as usize].incoming.lacks_memory() && self.reserve_or_wait(at)
+    }
+
+    /// A packet of this channel has come and found memory: so may what follows.
     pub(super) fn let_go(&mut self, index: u32, number: u16) {
         let at = self.associations[index as usize].channel(number);
         if let Some(at) = at.filter(|&at| self.is_paused(at)) {
@@ -81,6 +98,13 @@ impl Endpoint {
         }
     }
 
+    /// Lets a channel go on for which there is memory by now.
+    pub(super) fn let_go_if_it_may(&mut self, at: u32) {
+        if self.is_paused(at) && self.may_go_on(at) {
+            self.say_credit(at);
+        }
+    }
+
     /// Lets a few go on if memory has become free: the others ask, too.
     pub(super) fn let_some_go(&mut self) {
         for _ in 0..LET_GO {
@@ -90,9 +114,7 @@ impl Endpoint {
             let behind = (Bound::Excluded(self.let_go_last), Bound::Unbounded);
             let Some(&next) = self.paused.range(behind).next().or_else(|| self.paused.first()) else { return };
             self.let_go_last = next;
-            if self.may_go_on(next.1) {
-                self.say_credit(next.1);
-            }
+            self.let_go_if_it_may(next.1);
         }
     }
 }

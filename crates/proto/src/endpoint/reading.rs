@@ -92,6 +92,7 @@ impl Endpoint {
         let channel = &self.channels[at as usize];
         if !channel.detached && channel.failed.is_none() && !channel.incoming.is_finished() {
             self.let_come(at);
+            self.let_go_if_it_may(at);
         }
         self.serve_line();
     }
@@ -117,7 +118,8 @@ impl Endpoint {
         let at = self.channel_index(id).ok_or(RecvError::Unknown)?;
         let channel = &self.channels[at as usize];
         let goes_on = channel.failed.is_none() && !channel.reading_stopped && !channel.incoming.is_finished();
-        let more_comes = goes_on && channel.incoming.has_credit_for(self.rx_pool.payload_bytes());
+        let may_send = !self.is_paused(at) || self.may_go_on(at);
+        let more_comes = goes_on && may_send && channel.incoming.has_credit_for(self.rx_pool.payload_bytes());
         // What is there is not copied again and again.
         if more_comes && channel.incoming.unread_bytes() < out.len() as u64 {
             return Err(RecvError::WouldBlock);

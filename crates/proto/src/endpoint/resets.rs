@@ -183,6 +183,7 @@ impl Endpoint {
         let (index, number) = (channel.association, channel.number);
         let (mode, ports) = (channel.mode, (channel.local_port, channel.remote_port));
         self.leave_round(at);
+        self.end_pause(at);
         self.associations[index as usize].detach(number);
         let left = self.add_channel(index, number, mode, ports);
         self.associations[index as usize].sent.hand_over(at, left);

@@ -44,3 +44,43 @@ fn a_stream_that_is_read_goes_on_beside_a_long_message_that_waits_for_memory() {
     let arrives = carry_until(&mut world, &mut flows, 60 * S, |_, flows| flows[60].is_done());
     assert!(arrives, "{:?} {:?}", flows[60], world.hosts[0].counters());
 }
+
+#[test]
+fn a_stream_whose_reader_is_late_now_and_then_goes_on_beside_many_that_nobody_reads() {
+    let mut world = world_with_some(3);
+    let (client, server) = open(&mut world, 1, 0, 8, Mode::Stream);
+    let mut flows = unread(&mut world, 1..2, 0, 200);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+    flows.push(Flow::stream((1, client), (0, server), 1 << 20));
+    let stream = flows.len() - 1;
+    let begin = world.now;
+    while !flows[stream].is_done() {
+        let had = flows[stream].received;
+        flows[stream].slow = true;
+        carry_until(&mut world, &mut flows, 5 * MS, |_, _| false);
+        flows[stream].slow = false;
+        carry_until(&mut world, &mut flows, 50 * MS, |_, flows| flows[stream].received > had);
+        assert!(flows[stream].received > had, "{:?}", flows[stream]);
+    }
+    println!("{} ms", (world.now - begin) / MS);
+}
+
+#[test]
+fn a_look_at_all_ends_where_no_more_can_come_before_something_is_read() {
+    let mut world = world_with_some(3);
+    let (client, server) = open(&mut world, 1, 0, 8, Mode::Stream);
+    let mut flows = unread(&mut world, 1..2, 0, 60);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+    for _ in 0..4 {
+        let now = world.time();
+        world.hosts[1].send(now, client, &[7; 2000]).unwrap();
+        world.hosts[1].flush(client);
+        pass(&mut world, 50 * MS);
+    }
+    let mut out = [0; 8000];
+    let there = world.hosts[0].peek(server, &mut out).unwrap().unwrap();
+    assert!(there < out.len(), "no memory for more");
+    assert_eq!(world.hosts[0].peek_all(server, &mut out), Ok(Some(there)));
+}
