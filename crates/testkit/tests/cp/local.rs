@@ -377,6 +377,22 @@ fn a_part_that_another_user_has_put_there_is_neither_written_to_nor_kept() {
     }
 }
 
+/// As on vfat, and for root over NFS.
+#[test]
+fn where_files_belong_to_another_user_than_who_makes_them_a_part_is_gone_on_with() {
+    need_program!("strace");
+    let files = Files::new(2 << 20);
+    let part = files.target().join("file.ropeway-part");
+    std::fs::write(&part, &files.contents[..1 << 20]).expect("written");
+    std::fs::set_permissions(&part, Permissions::from_mode(0o600)).expect("it is ours");
+    let mut cmd = command("strace", ["-f", "-o", "/dev/null", "-e", "trace=geteuid", "-e", "inject=geteuid:retval=9"]);
+    cmd.arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+    let (_receiver, to) = started(cmd);
+    let sent = Process::spawn(send(&files, &to)).succeed(LIMIT);
+    assert!(sent.stderr.contains("1.00 MiB were there already"), "{}", sent.stderr);
+    files.assert_arrived();
+}
+
 #[test]
 fn a_read_only_file_of_a_user_is_gone_on_with_when_its_receiver_was_killed_before_it_had_its_name() {
     // As root, who makes a user receive.
