@@ -15,6 +15,7 @@ use super::frame::{self, End, Frame, Have, MOST_MESSAGE_BYTES, Offer};
 use super::peer::Peer;
 use super::pipe::{self, Pipe};
 use super::progress::Progress;
+use super::store;
 
 use crate::output::{printable, tell};
 
@@ -213,8 +214,12 @@ impl SentFile<'_> {
             Answer::Have(have) => have,
             Answer::Exists => {
                 let mut hasher = blake3::Hasher::new();
-                let size = io::copy(&mut file, &mut hasher).map_err(failed())?;
-                self.end = Some(End { size, hash: hasher.finalize().to_hex().to_string() });
+                // One byte more than it had tells that it grows; somebody may go on writing it for ever.
+                let bytes = store::hash(&mut file, Path::new(self.path), meta.len() + 1, &mut hasher, connection)?;
+                if size.is_some_and(|size| size != bytes) {
+                    return Err(CpError::Changed { name: printable(&name) });
+                }
+                self.end = Some(End { size: bytes, hash: hasher.finalize().to_hex().to_string() });
                 return self.send(connection, options);
             }
             Answer::Done => {
@@ -551,5 +556,40 @@ mod tests {
         sender.finish().unwrap();
         assert!(!receiving.join().unwrap(), "an end was said");
         std::fs::remove_file(&source).unwrap();
+    }
+
+    /// Sends a file to a receiver that has one of its name and size with the same contents. Before each answer this happens to the file.
+    fn sent_where_it_is(what: &str, happens: fn(&File, &Offer)) -> Result<(), CpError> {
+        let source = std::env::temp_dir().join(format!("ropeway-cp-{what}-{}", std::process::id()));
+        std::fs::write(&source, b"begun").unwrap();
+        let [sender, receiver] = connect::pair();
+        let file = File::options().append(true).open(&source).unwrap();
+        let receiving = std::thread::spawn(move || {
+            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+            while let Some(message) = receiver.recv(&mut buffer).unwrap() {
+                let Ok(Frame::Offer(offer)) = Frame::parse(message) else { panic!("nothing is asked for") };
+                happens(&file, &offer);
+                let answer = if offer.end.is_some() { Frame::Done } else { Frame::Exists };
+                receiver.send(&answer.to_message()).unwrap();
+            }
+        });
+        let (told, ended) = std::sync::mpsc::channel();
+        let path = source.to_str().unwrap().to_string();
+        std::thread::spawn(move || {
+            let options = Options { name: None, patience: Duration::ZERO, quiet: true };
+            let sent = SentFile::new(&path).send(&sender, &options);
+            sender.finish().unwrap();
+            told.send(sent)
+        });
+        let sent = ended.recv_timeout(Duration::from_secs(10)).expect("it ends at once");
+        receiving.join().unwrap();
+        std::fs::remove_file(&source).unwrap();
+        sent
+    }
+
+    #[test]
+    fn no_more_than_was_offered_is_read_of_a_file_that_is_compared() {
+        let sent = sent_where_it_is("compared", |file, _| file.set_len(100 << 30).unwrap());
+        assert!(matches!(sent, Err(CpError::Changed { .. })), "{sent:?}");
     }
 }
