@@ -11,6 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use rustix::fs::Access;
+
 use crate::config::Config;
 use crate::daemon;
 use crate::output::tell;
@@ -79,9 +81,10 @@ fn accelerate(command: &mut Command, args: &Args) -> Result<(), Problem> {
     let stats = args.stats.as_ref().map(std::path::absolute).transpose();
     let stats = stats.map_err(|e| Problem::fatal(format!("--stats: {e}")))?;
     if let Some(file) = &stats {
-        // As its processes will, who can tell nobody.
-        let opened = OpenOptions::new().append(true).create(true).open(file);
-        opened.map_err(|e| Problem::fatal(format!("--stats {}: {e}", file.display())))?;
+        // Its processes will open it, and can tell nobody. They may be another user's by then, or see other files.
+        if let Err(error) = look_at(file) {
+            tell!("ropeway run: --stats {}: {error}; the figures may be lost", file.display());
+        }
     }
     if !args.no_daemon
         && let Err(error) = daemon::ensure_running()
@@ -103,6 +106,19 @@ fn accelerate(command: &mut Command, args: &Args) -> Result<(), Problem> {
         command.env("ROPEWAY_PROFILE", name);
     }
     Ok(())
+}
+
+/// Whether this process could append to a file, which is neither made nor, if it is a pipe, opened: who reads it would see an end.
+fn look_at(file: &Path) -> io::Result<()> {
+    match std::fs::metadata(file) {
+        Ok(meta) if meta.is_file() => OpenOptions::new().append(true).open(file).map(drop),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let directory = file.parent().unwrap_or(Path::new("/"));
+            Ok(rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Where the preload library is: beside this program, or in `../lib/ropeway/`.

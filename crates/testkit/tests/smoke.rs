@@ -3,6 +3,8 @@
 use ropeway_testkit::env::{self, CProgram};
 use ropeway_testkit::proc::{Exit, Finished, Process, command};
 use ropeway_testkit::{Stats, World};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use std::process::Command;
 use std::time::Duration;
 
@@ -141,7 +143,7 @@ fn the_daemon_starts_by_itself_tells_its_state_and_stops() {
 #[test]
 fn what_cannot_be_meant_ends_with_2_and_what_cannot_be_done_for_a_program_with_125() {
     let (link, other) = ("in=udp:127.0.0.1:0", "1=in/127.0.0.1:1");
-    let cases: [(&[&str], u8, &str); 12] = [
+    let cases: [(&[&str], u8, &str); 11] = [
         (&["cp", "file"], 2, "at least one file"),
         (&["cp", "--receive", "a", "b"], 2, "one directory"),
         (&["cp", "file", "127.0.0.1:0"], 2, "port 0"),
@@ -153,11 +155,31 @@ fn what_cannot_be_meant_ends_with_2_and_what_cannot_be_done_for_a_program_with_1
         (&["gateway", "--link", link, "--route", other, "--queue", "1000"], 2, "no room for a packet"),
         (&["gateway", "--link", link, "--route", other, "--json"], 2, "--json is for --show"),
         (&["box", "--name", "b", "exec", "h1"], 125, "<CMD>"),
-        (&["run", "--stats", "/no/such/directory/file", "true"], 125, "/no/such/directory/file: No such file"),
     ];
     for (args, code, text) in cases {
         let ended = Process::spawn(command(env::ropeway(), args)).wait(LIMIT).expect("it ends at once");
         assert_eq!(ended.exit, Exit::Code(code.into()), "{args:?}: {}", ended.stderr);
         assert!(ended.stderr.contains(text), "{args:?}: {}", ended.stderr);
     }
+}
+
+#[test]
+fn where_statistics_cannot_be_written_a_warning_says_so_and_the_program_runs() {
+    let world = World::new();
+    let ran = |file: &str| world.ropeway(&["run", "--no-daemon", "--stats", file, "true"]).expect_success();
+    for file in ["/no/such/directory/file", "/dev/null/file"] {
+        let said = ran(file).stderr;
+        assert!(said.contains(&format!("--stats {file}: No")), "{said}");
+    }
+    // No process has anything to say, so none makes it or opens it.
+    let absent = world.dir().join("absent");
+    assert_eq!(ran(absent.to_str().expect("UTF-8")).stderr, "");
+    assert!(!absent.exists());
+    let pipe = world.dir().join("pipe");
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, 0o600.into(), 0).expect("made");
+    let reader = rustix::fs::open(&pipe, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).expect("opened");
+    assert_eq!(ran(pipe.to_str().expect("UTF-8")).stderr, "");
+    // Its end shows once somebody had it open to write.
+    let mut ends = [PollFd::new(&reader, PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut ends, Some(&Timespec::default())), Ok(0));
 }
