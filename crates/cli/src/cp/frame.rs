@@ -34,7 +34,7 @@ const ASK: u8 = b'A';
 const EXISTS: u8 = b'X';
 
 /// The sender has a file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     pub name: String,
     /// `None`: not known before the end.
@@ -47,6 +47,9 @@ pub struct Offer {
     /// The sender knows [`Frame::Ask`].
     #[serde(default)]
     pub asked: bool,
+    /// The sender knows [`Frame::Exists`], and can read its data before it sends it. An end beside this comes of that, and not of data that was sent.
+    #[serde(default)]
+    pub compared: bool,
     /// The end, if that was said before or is asked for by [`Frame::Exists`]: the file may be there.
     #[serde(default)]
     pub end: Option<End>,
@@ -154,12 +157,20 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood() {
-        let offer = Offer { name: "a b".into(), size: Some(7), mode: None, written: true, asked: true, end: None };
+        let offer = Offer {
+            name: "a b".into(),
+            size: Some(7),
+            mode: None,
+            written: true,
+            asked: true,
+            compared: true,
+            end: None,
+        };
         let Ok(Frame::Offer(back)) = Frame::parse(&Frame::Offer(offer.clone()).to_message()) else { panic!() };
         assert_eq!(back, offer);
         // As it was said before there was more to say.
         let Ok(Frame::Offer(old)) = Frame::parse(br#"O{"name":"a b","size":7,"mode":null}"#) else { panic!() };
-        assert_eq!(old, Offer { written: false, asked: false, ..offer });
+        assert_eq!(old, Offer { written: false, asked: false, compared: false, ..offer });
         let Ok(Frame::Have(have)) = Frame::parse(br#"H{"bytes":7,"hash":"00"}"#) else { panic!() };
         assert_eq!(have, Have { bytes: 7, hash: "00".into(), written: false });
         let Ok(Frame::Data(bytes)) = Frame::parse(b"Dxyz") else { panic!() };

@@ -44,6 +44,8 @@ impl Pipe {
             mode: None,
             written: true,
             asked: true,
+            // It cannot be read ahead of being sent.
+            compared: false,
             end: self.end.clone(),
         };
         let Answer::Have(have) = offer(connection, said)? else { return Ok(()) };

@@ -216,16 +216,17 @@ fn look_for(
     connection: &Connection,
 ) -> Result<Present, CpError> {
     loop {
+        // What was not sent may have got another mode on purpose since it came here.
+        let mode = offer.mode.filter(|_| !offer.compared);
         if let Some(end) = &offer.end
-            && is_whole(target, end, offer.mode, options, connection)?
+            && is_whole(target, end, mode, options, connection)?
         {
             return Ok(Present::Whole);
         }
         if let Ok(meta) = std::fs::symlink_metadata(target) {
             if !options.force {
                 let is_as_long = meta.is_file() && meta.len() == offer.size.unwrap_or(0);
-                // Standard input cannot be read ahead of being sent.
-                let can_tell_its_end = offer.end.is_none() && !offer.written;
+                let can_tell_its_end = offer.compared && offer.end.is_none();
                 return if is_as_long && can_tell_its_end {
                     Ok(Present::AsLong(meta.len()))
                 } else {

@@ -39,7 +39,7 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
     std::fs::write(&part, b"12345").unwrap();
     let options =
         Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
-    let offer = |size| Offer { name: "file".into(), size, mode: None, written: false, asked: false, end: None };
+    let offer = |size| Offer { name: "file".into(), size, ..Offer::default() };
     let open = {
         let (part, options) = (part.clone(), options.clone());
         move |size| open_part(&part, &offer(size), &options, || {}).unwrap()
@@ -85,7 +85,7 @@ fn what_arrives_damaged_is_not_kept_and_both_ends_are_told() {
             move || serve(receiver, &options, &Writers::default())
         });
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
-        let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
+        let offer = Offer { name: "file".into(), size: Some(5), ..Offer::default() };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
         sender.send(&Frame::From(frame::From { offset: 0 }).to_message()).unwrap();
@@ -124,8 +124,7 @@ fn a_file_whose_end_was_said_may_be_there_and_nothing_else_may() {
                 serve(receiver, &options, &Writers::default())
             }
         });
-        let offer =
-            Offer { name: name.into(), size: None, mode: None, written: true, asked: false, end: Some(end.clone()) };
+        let offer = Offer { name: name.into(), written: true, end: Some(end.clone()), ..Offer::default() };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
@@ -150,8 +149,7 @@ fn who_knows_what_a_file_holds_does_not_open_it_to_others_by_sending_it_again() 
     let [sender, receiver] = connect::pair();
     let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
     let end = End { size: 4, hash: blake3::hash(b"ours").to_hex().to_string() };
-    let offer =
-        Offer { name: "file".into(), size: Some(4), mode: Some(0o666), written: false, asked: false, end: Some(end) };
+    let offer = Offer { name: "file".into(), size: Some(4), mode: Some(0o666), end: Some(end), ..Offer::default() };
     assert!(matches!(send::offer(&sender, offer), Ok(send::Answer::Done)));
     sender.finish().unwrap();
     serving.join().unwrap().unwrap();
@@ -195,7 +193,7 @@ fn offered(what: &str, size: u64) -> (PathBuf, Connection, std::thread::JoinHand
     let options = Options { directory: directory.clone(), once: true, force: false, quiet: true, limits };
     let [sender, receiver] = connect::pair();
     let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
-    let offer = Offer { name: "file".into(), size: Some(size), mode: None, written: false, asked: false, end: None };
+    let offer = Offer { name: "file".into(), size: Some(size), ..Offer::default() };
     sender.send(&Frame::Offer(offer).to_message()).unwrap();
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     assert!(matches!(Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()), Ok(Frame::Have(_))));
@@ -282,7 +280,7 @@ fn of_what_the_disk_has_not_taken_nothing_is_left_to_go_on_from() {
         Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
     let target = directory.join("file");
     let part = part_of(&target);
-    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
+    let offer = Offer { name: "file".into(), size: Some(5), ..Offer::default() };
     let open = || open_part(&part, &offer, &options, || {}).unwrap().unwrap();
     for error in [Errno::IO, Errno::NOSPC] {
         let Part { mut file, there, .. } = open();
@@ -317,7 +315,7 @@ fn a_part_that_lacked_its_name_alone_is_gone_on_with_whatever_mode_it_has() {
         Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
     let target = directory.join("file");
     let part = part_of(&target);
-    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
+    let offer = Offer { name: "file".into(), size: Some(5), ..Offer::default() };
     let open = || open_part(&part, &offer, &options, || {}).map(Option::unwrap);
     for mode in [0o444, 0o200, 0] {
         let Part { mut file, there, .. } = open().unwrap();
@@ -355,7 +353,7 @@ fn a_part_that_others_could_read_is_none_that_they_read_a_private_file_from() {
         let [sender, receiver] = connect::pair();
         let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
         let mode = Some(0o600);
-        let offer = Offer { name: "file".into(), size: Some(7), mode, written: false, asked: false, end: None };
+        let offer = Offer { name: "file".into(), size: Some(7), mode, ..Offer::default() };
         assert!(
             matches!(send::offer(&sender, offer), Ok(send::Answer::Have(have)) if have.bytes == there.len() as u64)
         );
@@ -393,7 +391,7 @@ fn a_file_that_is_sent_again_while_it_goes_to_the_disk_has_the_mode_it_was_sent_
     let part = part_of(&target);
     let end = End { size: 5, hash: blake3::hash(b"right").to_hex().to_string() };
     let mode = Some(0o444);
-    let offer = Offer { name: "file".into(), size: Some(5), mode, written: false, asked: false, end: Some(end) };
+    let offer = Offer { name: "file".into(), size: Some(5), mode, end: Some(end), ..Offer::default() };
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     for opened_late in [true, false] {
         let Part { mut file, there, .. } = open_part(&part, &offer, &options, || {}).unwrap().unwrap();
@@ -454,7 +452,7 @@ fn a_link_that_leads_nowhere_is_there_as_well_and_a_directory_is_refused_before_
             Options { directory: directory.clone(), once: true, force, quiet: true, limits: Limits::default() };
         let [sender, receiver] = connect::pair();
         let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
-        let offer = Offer { name: name.into(), size: Some(1), mode: None, written: false, asked: false, end: None };
+        let offer = Offer { name: name.into(), size: Some(1), ..Offer::default() };
         sender.send(&Frame::Offer(offer).to_message()).unwrap();
         let mut buffer = vec![0; MOST_MESSAGE_BYTES];
         let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
@@ -509,7 +507,7 @@ fn who_says_nothing_is_dropped_and_keeps_no_name_from_others() {
         silence: Duration::from_millis(silence),
         ..Limits::default()
     };
-    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: false, end: None };
+    let offer = Offer { name: "file".into(), size: Some(5), ..Offer::default() };
     let from = Frame::From(frame::From { offset: 0 });
     let said = [vec![], vec![Frame::Offer(offer.clone())], vec![Frame::Offer(offer), from]];
     for (words, limits) in said.iter().zip([limits(200, 60_000), limits(200, 60_000), limits(60_000, 200)]) {
@@ -543,7 +541,7 @@ fn who_says_nothing_is_dropped_and_keeps_no_name_from_others() {
 #[test]
 fn who_is_there_and_has_nothing_to_say_keeps_its_file_when_another_sender_wants_it() {
     let (directory, to) = receiver("asked", Limits::default());
-    let offer = Offer { name: "file".into(), size: Some(5), mode: None, written: false, asked: true, end: None };
+    let offer = Offer { name: "file".into(), size: Some(5), asked: true, compared: true, ..Offer::default() };
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     let [first, second] = [to.connect(None, None).unwrap(), to.connect(None, None).unwrap()];
     first.send(&Frame::Offer(offer.clone()).to_message()).unwrap();
@@ -570,7 +568,8 @@ fn who_comes_again_while_its_lost_connection_still_has_the_file_goes_on_when_tha
     let part = part_of(&directory.join(name));
     std::fs::write(&part, b"cont").unwrap();
     let options = Options { directory: directory.clone(), once: false, force: false, quiet: true, limits };
-    let offer = Offer { name: name.into(), size: Some(8), mode: Some(0o600), written: false, asked: true, end: None };
+    let offer =
+        Offer { name: name.into(), size: Some(8), mode: Some(0o600), asked: true, compared: true, ..Offer::default() };
     let held = open_part(&part, &offer, &options, || {}).unwrap().unwrap();
     let send = || {
         let from = send::From { bind: None, node: None, to: to.clone() };
@@ -619,12 +618,51 @@ fn a_file_is_not_compared_for_a_sender_that_is_gone() {
         Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
     let [sender, receiver] = connect::pair();
     let end = Some(End { size: BYTES, hash: "0".into() });
-    let offer = Offer { name: "file".into(), size: Some(BYTES), mode: None, written: false, asked: false, end };
+    let offer = Offer { name: "file".into(), size: Some(BYTES), end, ..Offer::default() };
     sender.send(&Frame::Offer(offer).to_message()).unwrap();
     let (told, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || told.send(serve(receiver, &options, &Writers::default())));
     sender.finish().unwrap();
     let ended = ended.recv_timeout(Duration::from_secs(10)).expect("it ends at once");
     assert!(matches!(ended, Err(CpError::Lost(_))), "{ended:?}");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_sender_that_knows_of_no_comparison_hears_that_the_file_exists() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-before-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    std::fs::write(directory.join("file"), b"there").unwrap();
+    let [sender, receiver] = connect::pair();
+    let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
+    sender.send(br#"O{"name":"file","size":5,"mode":null,"asked":true}"#).unwrap();
+    let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+    let answer = Frame::parse(sender.recv(&mut buffer).unwrap().unwrap()).unwrap();
+    assert!(matches!(&answer, Frame::Refused(why) if why.contains("file exists there")), "{answer:?}");
+    drop(sender);
+    serving.join().unwrap().unwrap_err();
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_file_that_was_compared_and_not_sent_keeps_the_mode_that_it_has_got_since() {
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-since-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let target = directory.join("file");
+    std::fs::write(&target, b"there").unwrap();
+    std::fs::set_permissions(&target, Permissions::from_mode(0o644)).unwrap();
+    let [sender, receiver] = connect::pair();
+    let serving = std::thread::spawn(move || serve(receiver, &options, &Writers::default()));
+    let offer = Offer { name: "file".into(), size: Some(5), mode: Some(0o444), compared: true, ..Offer::default() };
+    assert!(matches!(send::offer(&sender, offer.clone()), Ok(send::Answer::Exists)));
+    let end = Some(End { size: 5, hash: blake3::hash(b"there").to_hex().to_string() });
+    assert!(matches!(send::offer(&sender, Offer { end, ..offer }), Ok(send::Answer::Done)));
+    sender.finish().unwrap();
+    serving.join().unwrap().unwrap();
+    assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o777, 0o644);
     std::fs::remove_dir_all(&directory).unwrap();
 }

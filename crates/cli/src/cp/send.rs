@@ -145,8 +145,10 @@ struct SentFile<'a> {
     path: &'a str,
     /// What the receiver had of it when it was last asked.
     there: Option<u64>,
-    /// Once it was said.
+    /// Once it was said, or asked for.
     end: Option<End>,
+    /// What the file was before it was read for an end that was asked for.
+    compared: Option<State>,
 }
 
 impl Source<'_> {
@@ -198,7 +200,7 @@ fn name_of(source: &str) -> Option<String> {
 
 impl SentFile<'_> {
     fn new(path: &str) -> SentFile<'_> {
-        SentFile { path, there: None, end: None }
+        SentFile { path, there: None, end: None, compared: None }
     }
 
     fn send(&mut self, connection: &Connection, options: &Options) -> Result<(), CpError> {
@@ -209,7 +211,15 @@ impl SentFile<'_> {
         let mode = Some(meta.permissions().mode() & 0o777);
         // What the kernel makes up while it is read, as in /proc, has a size of 0.
         let size = (meta.len() > 0).then_some(meta.len());
-        let said = Offer { name: name.clone(), size, mode, written: false, asked: true, end: self.end.clone() };
+        let said = Offer {
+            name: name.clone(),
+            size,
+            mode,
+            written: false,
+            asked: true,
+            compared: self.end.is_none() || self.compared.is_some(),
+            end: self.end.clone(),
+        };
         let have = match offer(connection, said)? {
             Answer::Have(have) => have,
             Answer::Exists => {
@@ -220,9 +230,14 @@ impl SentFile<'_> {
                     return Err(CpError::Changed { name: printable(&name) });
                 }
                 self.end = Some(End { size: bytes, hash: hasher.finalize().to_hex().to_string() });
+                self.compared = Some(State::of(&meta));
                 return self.send(connection, options);
             }
             Answer::Done => {
+                let now = file.metadata().map_err(failed())?;
+                if self.compared.as_ref().is_some_and(|before| *before != State::of(&now)) {
+                    return Err(CpError::Changed { name: printable(&name) });
+                }
                 let bytes = self.end.as_ref().map_or(meta.len(), |end| end.size);
                 Progress::new(&name, Some(bytes), bytes, options.quiet).finish(bytes);
                 return Ok(());
@@ -248,11 +263,12 @@ impl SentFile<'_> {
         let bytes = offset + sent;
         let is_longer = file.read(&mut [0]).map_err(failed())? > 0;
         let now = file.metadata().map_err(failed())?;
-        if is_longer || size.is_some_and(|size| size != bytes || last_write(&now) != last_write(&meta)) {
+        if is_longer || size.is_some_and(|size| size != bytes || State::of(&now) != State::of(&meta)) {
             return Err(CpError::Changed { name: printable(&name) });
         }
         let end = End { size: bytes, hash: hasher.finalize().to_hex().to_string() };
         self.end = Some(end.clone());
+        self.compared = None;
         conclude(connection, end, &name)?;
         progress.finish(bytes);
         Ok(())
@@ -270,13 +286,13 @@ pub enum Answer {
 }
 
 pub fn offer(connection: &Connection, offer: Offer) -> Result<Answer, CpError> {
-    let (may_be_done, can_be_read) = (offer.end.is_some(), !offer.written);
+    let (may_be_done, can_be_compared) = (offer.end.is_some(), offer.compared);
     connection.send(&Frame::Offer(offer).to_message())?;
     let mut buffer = vec![0; MOST_MESSAGE_BYTES];
     match answer(connection, &mut buffer)? {
         Frame::Have(have) => Ok(Answer::Have(have)),
         Frame::Done if may_be_done => Ok(Answer::Done),
-        Frame::Exists if can_be_read && !may_be_done => Ok(Answer::Exists),
+        Frame::Exists if can_be_compared && !may_be_done => Ok(Answer::Exists),
         Frame::Refused(why) => Err(CpError::refused(why)),
         _ => Err(CpError::Nonsense("an offer was not answered")),
     }
@@ -292,9 +308,19 @@ pub fn answer<'a>(connection: &Connection, buffer: &'a mut [u8]) -> Result<Frame
     }
 }
 
-/// When it was. Files without a size, which the kernel makes up, have another time whenever they are asked.
-fn last_write(meta: &Metadata) -> (i64, i64) {
-    (meta.mtime(), meta.mtime_nsec())
+/// By which it shows that a file was written to.
+#[derive(PartialEq, Eq)]
+struct State {
+    bytes: u64,
+    /// Files without a size, which the kernel makes up, have another time whenever they are asked.
+    last_write: Option<(i64, i64)>,
+}
+
+impl State {
+    fn of(meta: &Metadata) -> State {
+        let bytes = meta.len();
+        State { bytes, last_write: (bytes > 0).then(|| (meta.mtime(), meta.mtime_nsec())) }
+    }
 }
 
 fn hash_prefix(file: &mut File, bytes: u64, hasher: &mut blake3::Hasher) -> io::Result<()> {
@@ -591,5 +617,16 @@ mod tests {
     fn no_more_than_was_offered_is_read_of_a_file_that_is_compared() {
         let sent = sent_where_it_is("compared", |file, _| file.set_len(100 << 30).unwrap());
         assert!(matches!(sent, Err(CpError::Changed { .. })), "{sent:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_written_to_while_it_is_compared_is_not_the_one_that_is_there() {
+        let sent = sent_where_it_is("while-compared", |mut file, offer| {
+            if offer.end.is_some() {
+                file.write_all(b", and gone on with").unwrap();
+            }
+        });
+        assert!(matches!(sent, Err(CpError::Changed { .. })), "{sent:?}");
+        sent_where_it_is("unchanged", |_, _| {}).unwrap();
     }
 }
