@@ -666,3 +666,31 @@ fn a_file_that_was_compared_and_not_sent_keeps_the_mode_that_it_has_got_since() 
     assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o777, 0o644);
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn a_file_that_the_receiver_may_not_read_is_there_all_the_same() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can make a file of another user");
+        return;
+    }
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-theirs-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let target = directory.join("file");
+    std::fs::write(&target, b"theirs").unwrap();
+    std::fs::set_permissions(&target, Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(&target, Some(1), Some(1)).unwrap();
+    let [sender, receiver] = connect::pair();
+    let serving = std::thread::spawn(move || {
+        obey_permissions();
+        serve(receiver, &options, &Writers::default())
+    });
+    let end = Some(End { size: 6, hash: blake3::hash(b"theirs").to_hex().to_string() });
+    let offer = Offer { name: "file".into(), size: Some(6), compared: true, end, ..Offer::default() };
+    let answer = send::offer(&sender, offer);
+    assert!(matches!(&answer, Err(CpError::Refused(why)) if why.contains("file exists there")), "{:?}", answer.err());
+    drop(sender);
+    serving.join().unwrap().unwrap_err();
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -334,13 +334,18 @@ pub fn sync_name(target: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
         opened => opened?,
     };
-    match rustix::fs::fsync(directory) {
-        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+    sync(&directory)
+}
+
+fn sync(file: &File) -> io::Result<()> {
+    match rustix::fs::fsync(file) {
+        // Some file systems cannot for directories, and one that is read-only has nothing to write.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::ROFS) => Ok(()),
         synced => Ok(synced?),
     }
 }
 
-/// Is it the file that ended so? Then it has the mode that it was offered with, unless somebody gave it another one.
+/// Is it the file that ended so? Then it is on the disk, and has the mode that it was offered with, unless somebody gave it another one.
 pub fn is_whole(
     target: &Path,
     end: &End,
@@ -369,7 +374,15 @@ pub fn has_ended_so(
 ) -> Result<bool, CpError> {
     let failed = |error| CpError::file(target.display().to_string())(error);
     let (mut file, before) = match open_as_owner(OpenOptions::new().read(true).custom_flags(nofollow()), target) {
-        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::LOOP | Errno::NOENT)) => return Ok(false),
+        // A link, or gone by now, or not ours to read.
+        Err(error)
+            if matches!(
+                Errno::from_io_error(&error),
+                Some(Errno::LOOP | Errno::NOENT | Errno::ACCESS | Errno::PERM)
+            ) =>
+        {
+            return Ok(false);
+        }
         opened => opened.map_err(failed)?,
     };
     // What has been opened up is open now, and as it was sent again.
@@ -386,6 +399,10 @@ pub fn has_ended_so(
     let now = file.metadata().map_err(failed)?.mode() & 0o777;
     if is_whole && mode.is_some_and(|mode| now == opened_up(mode) && now != mode & 0o777) {
         set_mode(&file, mode, options).map_err(failed)?;
+    }
+    if is_whole {
+        // Whoever wrote it may not have waited for that.
+        sync(&file).map_err(failed)?;
     }
     Ok(is_whole)
 }

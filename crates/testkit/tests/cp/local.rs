@@ -394,6 +394,21 @@ fn where_files_belong_to_another_user_than_who_makes_them_a_part_is_gone_on_with
 }
 
 #[test]
+fn a_file_that_is_there_and_does_not_get_to_the_disk_has_not_arrived() {
+    need_program!("strace");
+    let files = Files::new(1 << 20);
+    let target = files.target().join("file");
+    std::fs::write(&target, &files.contents).expect("written");
+    let mut cmd =
+        command("strace", ["-f", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "-P"]);
+    cmd.arg(&target).arg(env::ropeway()).args(receive(&files, "127.0.0.1:0").get_args());
+    let (_receiver, to) = started(cmd);
+    let sent = Process::spawn(send(&files, &to)).wait(LIMIT).expect("it ends");
+    assert!(!sent.success() && sent.stderr.contains("Input/output error"), "{}", sent.stderr);
+    files.assert_arrived();
+}
+
+#[test]
 fn a_read_only_file_of_a_user_is_gone_on_with_when_its_receiver_was_killed_before_it_had_its_name() {
     // As root, who makes a user receive.
     need_box!();
