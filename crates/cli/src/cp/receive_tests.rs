@@ -694,3 +694,33 @@ fn a_file_that_the_receiver_may_not_read_is_there_all_the_same() {
     serving.join().unwrap().unwrap_err();
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn a_part_is_kept_where_it_cannot_be_found_out_whose_files_are_made_there() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can make a file of another user");
+        return;
+    }
+    obey_permissions();
+    let directory = std::env::temp_dir().join(format!("ropeway-cp-probe-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let options =
+        Options { directory: directory.clone(), once: true, force: false, quiet: true, limits: Limits::default() };
+    let part = part_of(&directory.join("file"));
+    std::fs::write(&part, b"12345").unwrap();
+    std::fs::set_permissions(&part, Permissions::from_mode(0o666)).unwrap();
+    std::os::unix::fs::chown(&part, Some(1), Some(1)).unwrap();
+    let offer = Offer { name: "file".into(), size: Some(4), ..Offer::default() };
+    let open = || open_part(&part, &offer, &options, || {});
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o555)).unwrap();
+    assert_eq!(open().err().map(|error| error.kind()), Some(io::ErrorKind::PermissionDenied));
+    assert_eq!(std::fs::read(&part).unwrap(), b"12345");
+    std::fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
+    // Names that others have are no failure.
+    for number in 0..100 {
+        std::fs::write(part_of(&directory.join(format!(".owner-{}-{number}", std::process::id()))), b"").unwrap();
+    }
+    let opened = open().unwrap().unwrap();
+    assert!(opened.is_exposed && opened.there == 0, "it is another user's");
+    std::fs::remove_dir_all(&directory).unwrap();
+}

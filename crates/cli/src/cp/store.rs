@@ -85,7 +85,7 @@ pub fn open_part(part: &Path, offer: &Offer, options: &Options, ask: impl Fn()) 
     // Or the mode of a file that was sent before, which may be less private than this one.
     let was_open = meta.mode() & 0o077 != 0;
     // What another user has put there is not gone on with, and would be that user's when it has its name.
-    let is_ours = is_of_this_process(&meta, &options.directory);
+    let is_ours = is_of_this_process(&meta, &options.directory)?;
     if was_open {
         match file.set_permissions(Permissions::from_mode(PART_MODE)) {
             // What it means for the file is said when it gets its own mode.
@@ -107,18 +107,33 @@ fn part_options() -> OpenOptions {
     options
 }
 
-fn is_of_this_process(meta: &Metadata, directory: &Path) -> bool {
-    meta.uid() == rustix::process::geteuid().as_raw() || owner_of_new(directory).is_ok_and(|owner| meta.uid() == owner)
+fn is_of_this_process(meta: &Metadata, directory: &Path) -> io::Result<bool> {
+    if meta.uid() == rustix::process::geteuid().as_raw() {
+        return Ok(true);
+    }
+    let failed = |error: io::Error| {
+        io::Error::new(
+            error.kind(),
+            format!("it is another user's, unless all files there are, and none can be made: {error}"),
+        )
+    };
+    Ok(meta.uid() == owner_of_new(directory).map_err(failed)?)
 }
 
 /// Whose a file is that this process makes there. Where a file system has one owner for all (vfat), or takes root for nobody (NFS), that is not the user of this process.
 fn owner_of_new(directory: &Path) -> io::Result<u32> {
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let path = part_of(&directory.join(format!(".owner-{}-{number}", std::process::id())));
-    let made = part_options().create_new(true).open(&path)?.metadata();
-    std::fs::remove_file(&path)?;
-    Ok(made?.uid())
+    loop {
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let path = part_of(&directory.join(format!(".owner-{}-{number}", std::process::id())));
+        let made = match part_options().create_new(true).open(&path) {
+            // Left by a process that had our number, on another host or before; there are only so many.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            opened => opened?.metadata(),
+        };
+        std::fs::remove_file(&path)?;
+        return Ok(made?.uid());
+    }
 }
 
 /// Empties a part, or takes another file for it where somebody may have this one open who may not read what comes.
