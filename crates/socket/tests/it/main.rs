@@ -4,6 +4,7 @@
 mod examples;
 mod fuzz_seeds;
 mod options;
+mod polling;
 mod readiness;
 mod recalls;
 mod recovery;
