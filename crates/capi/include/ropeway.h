@@ -152,7 +152,7 @@ ssize_t ropeway_cancel(int s);
  * (ROPEWAY_SO_ENDED tells them apart), or `length` is 0 and it is a stream. EMSGSIZE: the message is longer than `length`; it stays
  * (ROPEWAY_SO_NEXT_MESSAGE says how long it is). EAGAIN: nothing there, in time SO_RCVTIMEO; ENOTCONN; ECONNRESET; ECONNABORTED; ETIMEDOUT as for send.
  * Flags: MSG_DONTWAIT, MSG_NOSIGNAL, MSG_WAITALL (until `length` bytes of a stream are there, its end, or SO_RCVTIMEO since the call is over); MSG_PEEK for streams, which with
- * MSG_WAITALL waits for no more than comes before something is read, as much as the receive buffer is long; others are EOPNOTSUPP.
+ * MSG_WAITALL waits for no more than comes before something is read: as much as the receive buffer is long, or less while receive memory is short, also by what others leave unread; others are EOPNOTSUPP.
  */
 ssize_t ropeway_recv(int s, void *to, size_t length, int flags);
 

@@ -127,7 +127,7 @@ fn take_file(
     };
     let _writer = offer.asked.then(|| writers.enter(&part, connection));
     let mut hasher = blake3::Hasher::new();
-    if store::hash(&mut file, &part, there, &mut hasher, connection)? != there {
+    if store::hash(&mut file, &part, there, &mut hasher, Some(connection))? != there {
         return Err(CpError::file(part.display().to_string())(io::ErrorKind::UnexpectedEof.into()));
     }
     let hash = hasher.finalize().to_hex().to_string();

@@ -47,7 +47,7 @@ fn what_is_there_is_hashed_and_what_cannot_be_of_this_file_is_dropped() {
     let Part { mut file, there, .. } = open(Some(9)).unwrap();
     let [sender, receiver] = connect::pair();
     let mut hasher = blake3::Hasher::new();
-    assert_eq!(hash(&mut file, &part, there, &mut hasher, &receiver).unwrap(), 5);
+    assert_eq!(hash(&mut file, &part, there, &mut hasher, Some(&receiver)).unwrap(), 5);
     assert_eq!((there, hasher.finalize()), (5, blake3::hash(b"12345")));
     let waiter = std::thread::spawn({
         let open = open.clone();
@@ -602,7 +602,7 @@ fn what_is_there_is_not_hashed_for_a_sender_that_is_gone() {
     let [sender, receiver] = connect::pair();
     drop(sender);
     assert!(receiver.recv(&mut [0; 8]).map_or(true, |message| message.is_none()));
-    let hashed = hash(&mut File::open(&path).unwrap(), &path, 5, &mut blake3::Hasher::new(), &receiver);
+    let hashed = hash(&mut File::open(&path).unwrap(), &path, 5, &mut blake3::Hasher::new(), Some(&receiver));
     assert!(matches!(hashed, Err(CpError::Lost(_))), "{hashed:?}");
     std::fs::remove_file(&path).unwrap();
 }

@@ -224,8 +224,9 @@ impl SentFile<'_> {
             Answer::Have(have) => have,
             Answer::Exists => {
                 let mut hasher = blake3::Hasher::new();
-                // One byte more than it had tells that it grows; somebody may go on writing it for ever.
-                let bytes = store::hash(&mut file, Path::new(self.path), meta.len() + 1, &mut hasher, connection)?;
+                // One byte more than it had tells that it grows; somebody may go on writing it for ever. Who waits for the answer may lose patience with a slow disk, and hears it then
+                // over the next connection.
+                let bytes = store::hash(&mut file, Path::new(self.path), meta.len() + 1, &mut hasher, None)?;
                 if size.is_some_and(|size| size != bytes) {
                     return Err(CpError::Changed { name: printable(&name) });
                 }

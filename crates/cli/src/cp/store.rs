@@ -356,6 +356,8 @@ fn sync(file: &File) -> io::Result<()> {
     match rustix::fs::fsync(file) {
         // Some file systems cannot for directories, and one that is read-only has nothing to write.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::ROFS) => Ok(()),
+        // Nor some, over SMB, for a file that is open for reading alone.
+        Err(Errno::ACCESS | Errno::BADF) => Ok(()),
         synced => Ok(synced?),
     }
 }
@@ -408,7 +410,7 @@ pub fn has_ended_so(
         return Ok(false);
     }
     let mut hasher = blake3::Hasher::new();
-    hash(&mut file, target, u64::MAX, &mut hasher, connection)?;
+    hash(&mut file, target, u64::MAX, &mut hasher, Some(connection))?;
     let is_whole = hasher.finalize().to_hex().as_str() == end.hash;
     // Who waited for it while it was a part may have opened it up. To know what a file holds gives nobody more of a say in its mode.
     let now = file.metadata().map_err(failed)?.mode() & 0o777;
@@ -422,17 +424,17 @@ pub fn has_ended_so(
     Ok(is_whole)
 }
 
-/// Hashes what is there, up to `most` bytes, and says how many these are; for as long as somebody is there to go on with it: who comes again for a lost connection waits for the lock.
+/// Hashes what is there, up to `most` bytes, and says how many these are; where it is for `somebody`, as long as that one is there: who comes again for a lost connection waits for the lock.
 pub fn hash(
     file: &mut File,
     path: &Path,
     most: u64,
     hasher: &mut blake3::Hasher,
-    connection: &Connection,
+    somebody: Option<&Connection>,
 ) -> Result<u64, CpError> {
     let mut hashed = 0;
     loop {
-        if !connection.is_there() {
+        if somebody.is_some_and(|connection| !connection.is_there()) {
             return Err(CpError::ended());
         }
         let piece = HASHED_AT_ONCE.min(most - hashed);

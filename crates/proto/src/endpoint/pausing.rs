@@ -54,8 +54,8 @@ impl Endpoint {
     pub(super) fn pause_channel(&mut self, at: u32) {
         let channel = &mut self.channels[at as usize];
         (channel.hold_due, channel.credit_due) = (true, false);
-        let is_news = self.paused.insert((channel.association, at));
-        if is_news && channel.incoming.unread_bytes() > 0 {
+        self.paused.insert((channel.association, at));
+        if channel.incoming.unread_bytes() > 0 {
             self.announce_channel(at);
         }
         self.say_words(at);
