@@ -630,4 +630,23 @@ mod tests {
         assert!(matches!(sent, Err(CpError::Changed { .. })), "{sent:?}");
         sent_where_it_is("unchanged", |_, _| {}).unwrap();
     }
+    #[test]
+    fn what_was_compared_is_known_though_the_receiver_has_not_waited_for_it() {
+        let source = std::env::temp_dir().join(format!("ropeway-cp-impatient-{}", std::process::id()));
+        // More than is hashed at once.
+        File::create(&source).unwrap().set_len(65 << 20).unwrap();
+        let [sender, receiver] = connect::pair();
+        let receiving = std::thread::spawn(move || {
+            let mut buffer = vec![0; MOST_MESSAGE_BYTES];
+            receiver.recv(&mut buffer).unwrap();
+            receiver.send(&Frame::Exists.to_message()).unwrap();
+            receiver.finish().unwrap();
+        });
+        let options = Options { name: None, patience: Duration::ZERO, quiet: true };
+        let mut file = SentFile::new(source.to_str().unwrap());
+        let sent = file.send(&sender, &options);
+        assert!(sent.is_err() && file.end.is_some(), "{sent:?}");
+        receiving.join().unwrap();
+        std::fs::remove_file(&source).unwrap();
+    }
 }
