@@ -22,6 +22,8 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// One that was born during a look is mostly found by the next. So many looks in a row that find nobody are the end: where nobody was, and where somebody was, who may have children.
 const EMPTY_LOOKS: u32 = 2;
 const EMPTY_LOOKS_AFTERWARDS: u32 = 12;
+/// A look follows those that are born meanwhile so often: others may start programs all the time.
+const MOST_CHASED: usize = 64;
 
 /// Takes away all that there is of a box, once nobody works on it any more.
 pub fn down(name: &BoxName) -> Result<()> {
@@ -94,17 +96,35 @@ fn inode(namespace: &File) -> Option<(u64, u64)> {
 /// The processes in these namespaces, each with the signal as soon as it is found: one that goes on in children has less time for another. Descriptors, not
 /// numbers: a number may be given to a stranger between the look and the signal.
 fn signalled(namespaces: &[(u64, u64)], signal: Signal) -> Vec<OwnedFd> {
+    let known = newest();
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let own = rustix::process::getpid();
-    let others = pids.filter_map(Pid::from_raw).filter(|pid| *pid != own);
-    let found = others.filter_map(|pid| process_in(pid, namespaces));
+    let signalled = |pid| {
+        let process = process_in(Pid::from_raw(pid).filter(|pid| *pid != own)?, namespaces)?;
+        // It may just have ended by itself.
+        let _ = rustix::process::pidfd_send_signal(&process, signal);
+        Some(process)
+    };
+    let mut found: Vec<OwnedFd> = pids.filter_map(signalled).collect();
+    found.extend(born_since(known).filter_map(signalled));
     found
-        .inspect(|process| {
-            // It may just have ended by itself.
-            let _ = rustix::process::pidfd_send_signal(process, signal);
-        })
-        .collect()
+}
+
+/// The numbers given out since `known` was the newest, and while these are looked at: who goes on in children has the newest, and the list was made before.
+fn born_since(known: Option<i32>) -> impl Iterator<Item = i32> {
+    let mut known = known;
+    let later = move || {
+        let before = known?;
+        known = newest();
+        known.filter(|newest| *newest > before).map(|newest| before + 1..=newest)
+    };
+    std::iter::from_fn(later).take(MOST_CHASED).flatten()
+}
+
+/// The number that was given to a process last: the last word of this file.
+fn newest() -> Option<i32> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().last()?.parse().ok()
 }
 
 fn process_in(pid: Pid, namespaces: &[(u64, u64)]) -> Option<OwnedFd> {
