@@ -42,8 +42,8 @@ impl Endpoint {
         if self.rx_pool.is_exhausted() || !is_next && held_bytes + bytes > share {
             return false;
         }
-        let begun = if is_next { Begun::of(packet, channel) } else { Begun::by_waiting(header, channel) };
-        if self.has_memory(index, channel, account, bytes, is_next, &begun) {
+        let begun = || if is_next { Begun::of(packet, channel) } else { Begun::by_waiting(header, channel) };
+        if self.has_memory(index, channel, account, bytes, is_next, begun) {
             return true;
         }
         // Whoever else has begun a message may need the same memory for its end, and none of it is free before one of them is read.
@@ -62,7 +62,7 @@ impl Endpoint {
         account: AccountId,
         bytes: usize,
         is_next: bool,
-        begun: &Begun,
+        begun: impl FnOnce() -> Begun,
     ) -> bool {
         let is_stream = channel.is_some_and(|channel| channel.mode == Mode::Stream);
         if self.rx_pool.is_for_all(!is_stream) {
@@ -72,6 +72,7 @@ impl Endpoint {
         if channel.is_some_and(|channel| channel.queued_in.is_some()) && self.rx_pool.is_short() {
             return false;
         }
+        let begun = begun();
         // All of a message that would go beyond what may have begun, which gets memory as soon as its beginning is here.
         let all_bytes = bytes + self.bytes_for(begun.missing_bytes);
         let received = &self.associations[index as usize].received;
@@ -99,8 +100,8 @@ impl Endpoint {
     pub(super) fn has_memory_for_next(&self, channel: &Channel) -> bool {
         let (index, bytes) = (channel.association, self.rx_pool.buffer_bytes());
         let account = self.associations[index as usize].account;
-        let begun = Begun { is_some: channel.incoming.lacks_memory(), missing_bytes: 0 };
-        !self.rx_pool.is_exhausted() && self.has_memory(index, Some(channel), account, bytes, true, &begun)
+        let begun = || Begun { is_some: channel.incoming.lacks_memory(), missing_bytes: 0 };
+        !self.rx_pool.is_exhausted() && self.has_memory(index, Some(channel), account, bytes, true, begun)
     }
 
     /// Whether there is memory for the lowest number that is missing in an association, whatever its channel keeps: what has come behind it is not acknowledged before.

@@ -41,7 +41,7 @@ impl Stream {
     }
 
     /// The same, but waits until that fills `out`. It gives less at the end of the stream, when the time limit of reading is over, and where no more can come before something is read: of more than the
-    /// receive window.
+    /// receive window, or while receive memory is short.
     ///
     /// # Errors
     /// As a read.
