@@ -15,7 +15,7 @@ impl Endpoint {
         if !self.may_pause(at) {
             return;
         }
-        let others: Vec<u32> = match self.rx_pool.is_short() && self.may_look_at_all(now, index) {
+        let others: Vec<u32> = match !self.rx_pool.is_for_all(false) && self.may_look_at_all(now, index) {
             true => self.associations[index as usize].channels.indices().filter(|&at| self.is_stuffed(at)).collect(),
             false => Vec::new(),
         };
@@ -108,7 +108,7 @@ impl Endpoint {
     /// Lets a few go on if memory has become free: the others ask, too.
     pub(super) fn let_some_go(&mut self) {
         for _ in 0..LET_GO {
-            if self.paused.is_empty() || self.rx_pool.is_short() {
+            if self.paused.is_empty() || !self.rx_pool.is_for_all(false) {
                 return;
             }
             let behind = (Bound::Excluded(self.let_go_last), Bound::Unbounded);
