@@ -32,9 +32,9 @@ local EXTENTS = { [0] = "no more data from here", "no more data either way" }
 local JOIN_STEPS = { [0] = "ask", "cookie", "prove", "done" }
 local JOIN_USES = { [0] = "stands by", "bonded" }
 local FAMILIES = { [4] = "UDP/IPv4", [6] = "UDP/IPv6" }
-local RRQ, CREDIT, HOLD, WANT = 1, 2, 3, 4
-local BLOCKS = { "RRQ", "CREDIT", "HOLD", "WANT" }
-local ENTRY_BYTES = { [RRQ] = 6, [CREDIT] = 10, [HOLD] = 2, [WANT] = 10 }
+local RRQ, CREDIT, HOLD, WANT, RETURN, VOID = 1, 2, 3, 4, 5, 6
+local BLOCKS = { "RRQ", "CREDIT", "HOLD", "WANT", "RETURN", "VOID" }
+local ENTRY_BYTES = { [RRQ] = 6, [CREDIT] = 10, [HOLD] = 2, [WANT] = 10, [RETURN] = 6, [VOID] = 10 }
 
 -- Fields -----------------------------------------------------------------------------------------------------------------------------
 
@@ -125,6 +125,12 @@ define("credit.limit", ProtoField.uint64, "Limit", base.DEC)
 define("hold.channel", ProtoField.uint16, "Channel", base.DEC)
 define("want.channel", ProtoField.uint16, "Channel", base.DEC)
 define("want.limit", ProtoField.uint64, "Limit", base.DEC)
+define("return.channel", ProtoField.uint16, "Channel", base.DEC)
+define("return.number", ProtoField.uint32, "First number given back", base.DEC)
+define("void.channel", ProtoField.uint16, "Channel", base.DEC)
+define("void.number", ProtoField.uint32, "First number without anything", base.DEC)
+define("void.count", ProtoField.uint16, "Count", base.DEC)
+define("void.until", ProtoField.uint16, "Distance to the channel's next number", base.DEC)
 
 define("shim", ProtoField.none, "Gateway shim")
 define("shim.congested", ProtoField.bool, "Congested", 8, nil, 0x01)
@@ -328,10 +334,15 @@ local function add_entry(kind, range, tree)
         tree:add(field["rrq.count"], range(4, 2))
         return range(4, 2):uint() > 0
     end
-    local name = kind == CREDIT and "credit" or kind == HOLD and "hold" or "want"
+    local name = BLOCKS[kind]:lower()
     tree:add(field[name .. ".channel"], range(0, 2))
-    if kind ~= HOLD then tree:add(field[name .. ".limit"], range(2, 8)) end
-    return true
+    if kind == CREDIT or kind == WANT then tree:add(field[name .. ".limit"], range(2, 8)) end
+    if kind == RETURN or kind == VOID then tree:add(field[name .. ".number"], range(2, 4)) end
+    if kind ~= VOID then return true end
+    local count, until_next = range(6, 2), range(8, 2)
+    tree:add(field["void.count"], count)
+    tree:add(field["void.until"], until_next)
+    return count:uint() > 0 and until_next:uint() >= count:uint()
 end
 
 local function dissect_blocks(payload, _, tree, pinfo)

@@ -38,6 +38,7 @@ pub use beyond::{Asked, AskedBeyond, Beyond};
 use patience::InVain;
 use probation::Probation;
 use shortage::Shortage;
+pub use shortage::Standing;
 
 /// An echo older than this is not sent: the 16-bit clock turns over after 262 ms.
 pub const ECHO_LIMIT_NS: u64 = 100_000_000;
@@ -445,6 +446,13 @@ impl Association {
             routes.fall_silent();
         }
         self.words.clear();
+        self.sent.forget_voids();
+        self.forget_returns();
+    }
+
+    /// Whether there is something to say about channels.
+    pub fn has_words(&self) -> bool {
+        !self.words.is_empty() || self.sent.has_voids_to_tell() || self.has_returns_to_tell()
     }
 
     /// Takes over the times of an arriving header, which may have lain in its socket since the links were empty.

@@ -24,6 +24,11 @@ pub fn whole() -> Flags {
     Flags::FIRST | Flags::LAST
 }
 
+/// The flags of messages: a payload without any of them is of a stream, or of the middle of a message.
+pub fn message_flags() -> Flags {
+    whole() | Flags::RECORDS
+}
+
 /// Names a channel of one endpoint to its user. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId {

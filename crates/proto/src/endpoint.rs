@@ -32,6 +32,7 @@ mod queues;
 mod reading;
 mod reserving;
 mod resets;
+mod returning;
 mod rounds;
 mod routing;
 mod run;

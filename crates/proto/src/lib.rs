@@ -17,6 +17,7 @@ pub mod gateway;
 mod keyed;
 mod lease;
 mod ledger;
+mod looks;
 mod pace;
 mod pool;
 mod random;

@@ -34,8 +34,6 @@ const SHORT_SHARE: usize = 4;
 const LAST_SHARE: usize = 8;
 /// This share of that is for channels of which all was read: others of their associations may be full of what nobody reads.
 const FIRST_SHARE: usize = 2;
-/// This share of it, which is of the same part, is for the lowest missing numbers of all associations.
-const LOWEST_SHARE: usize = 16;
 /// Messages that have begun and have no memory set aside hold this share of the memory at most: they would keep each other from their ends.
 const BEGUN_SHARE: usize = 8;
 
@@ -326,14 +324,6 @@ impl Pool {
     /// Whether so much may come to a channel of which all was read, whatever else is kept: its reader waits for nothing else.
     pub fn may_have_first(&self, bytes: usize) -> bool {
         self.available_bytes() >= self.last_bytes() - self.last_bytes() / FIRST_SHARE + bytes
-    }
-
-    /// Whether another buffer may be had for what has come behind it to be acknowledged, whatever is kept. With those of messages that have begun no more are here than would have been without that rule, and these.
-    pub fn may_have_lowest(&self, is_begun: bool) -> bool {
-        let part = (self.last_bytes() / LOWEST_SHARE).max(2 * self.buffer_bytes);
-        let begun_bytes = if is_begun { self.ledger.begun_bytes() } else { 0 };
-        self.available_bytes() >= self.last_bytes().saturating_sub(part) + self.buffer_bytes
-            && begun_bytes + self.buffer_bytes <= self.begun_limit() + part
     }
 
     /// Whether so much more may be here of a message of this account that has begun and has no memory set aside: of a host no more than what is left for others. `apart_bytes` of what is here do not count.

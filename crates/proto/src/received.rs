@@ -202,6 +202,25 @@ impl Received {
         Arrival::New { late_by_ns: was_known.then(|| now.since(since)), requested: asked.is_some() }
     }
 
+    /// These numbers, of which the caller knows that there are slots, bring nothing. What of them waits for an earlier one is given to `orphan`.
+    pub fn void(&mut self, first: u64, count: u16, mut orphan: impl FnMut(Held)) {
+        let begin = first.wrapping_sub(self.base) as usize;
+        for slot in self.slots.range_mut(begin..begin + usize::from(count)) {
+            match std::mem::replace(&mut slot.state, State::Done) {
+                State::Missing { asked, .. } => {
+                    self.missing -= 1;
+                    self.asked -= u16::from(asked.is_some());
+                }
+                State::Held(held) => {
+                    self.held_bytes -= held.payload.memory_bytes();
+                    self.held_begun -= u16::from(held.payload.is_begun());
+                    orphan(*held);
+                }
+                State::Done => {}
+            }
+        }
+    }
+
     /// Lets `held`, which arrived as `number`, wait for `previous`. `Err` gives it back: nothing can wait for that.
     pub fn hold(&mut self, number: u64, previous: u64, held: Held) -> Result<(), Held> {
         let (at, before) = (number.wrapping_sub(self.base), previous.wrapping_sub(self.base));

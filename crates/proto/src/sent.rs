@@ -1,8 +1,11 @@
 //! What has been sent and is not acknowledged, and what of it was asked for (docs/protocol.md 4).
 
+mod withdrawn;
+
 use std::collections::VecDeque;
 
 use crate::crypto::{SealError, Session};
+use crate::looks::Looks;
 use crate::pool::Buffer;
 use crate::time::Time;
 use ropeway_wire::{CHANNEL_HEADER_BYTES, COUNTER_BYTES, Flags, SHORT_HEADER_BYTES, TAG_BYTES, Type};
@@ -31,6 +34,8 @@ pub struct Packet {
     pub requested: bool,
     /// Over which of the association's paths it went last.
     pub path: u8,
+    /// What it was has been withdrawn: so many numbers in a row, from this on, bring nothing of its channel. 0: it brings something.
+    pub void_run: u16,
 }
 
 /// The owner of packets that belong to no channel: refusals.
@@ -51,6 +56,7 @@ impl Packet {
             sent_at: Time::ZERO,
             requested: false,
             path: 0,
+            void_run: 0,
         }
     }
 
@@ -96,12 +102,6 @@ fn around(header_bytes: usize, is_sealed: bool) -> (usize, usize) {
     if is_sealed { (header_bytes + COUNTER_BYTES, TAG_BYTES) } else { (header_bytes, 0) }
 }
 
-/// What a peer asks for again is looked up: so long for each number, which takes a processor a thirtieth of that. No line brings five million packets a second to one peer, and who loses some of fewer
-/// asks for less.
-const LOOK_NS: u64 = 200;
-/// But so many may be named at once: all there can be, four times.
-const MOST_AT_ONCE: u64 = 4 * crate::received::WINDOW_PACKETS;
-
 /// Packets for which room is kept when nothing flies: bursts beyond that give their memory back.
 const QUIET_PACKETS: usize = 16;
 
@@ -118,8 +118,10 @@ pub struct Sent {
     oldest_again: u32,
     /// Numbers to send again, in the order of the requests; acknowledged ones are skipped when their turn comes.
     requested: VecDeque<u64>,
-    /// Until then looking up what was asked for is paid for.
-    looked_until: Time,
+    /// Numbers without anything in them of which the peer is to be told: each the first of a run.
+    voids: Vec<u64>,
+    /// Of what the peer asks for.
+    looks: Looks,
 }
 
 impl Sent {
@@ -130,7 +132,8 @@ impl Sent {
             unseen_bytes: 0,
             oldest_again: 0,
             requested: VecDeque::new(),
-            looked_until: Time::ZERO,
+            voids: Vec::new(),
+            looks: Looks::default(),
         }
     }
 
@@ -138,6 +141,7 @@ impl Sent {
     pub fn rest(&mut self) {
         self.packets.shrink_to_fit();
         self.requested.shrink_to_fit();
+        self.voids.shrink_to_fit();
     }
 
     /// Packets of one channel are another's from now on.
@@ -215,7 +219,9 @@ impl Sent {
         // Looked at where they lie: moved out as a whole, what was just written in pieces would be read in others, and wait for the store buffer.
         for packet in self.packets.iter_mut().take(count as usize) {
             self.unseen_bytes -= if packet.transmitted { 0 } else { packet.payload.len() as u64 };
-            free(packet.owner, std::mem::take(&mut packet.payload));
+            if !packet.is_void() {
+                free(packet.owner, std::mem::take(&mut packet.payload));
+            }
         }
         for _ in 0..count {
             self.packets.pop_front();
@@ -223,6 +229,7 @@ impl Sent {
         (self.una, self.oldest_again) = (ack, 0);
         if self.packets.is_empty() {
             self.requested.clear();
+            self.voids.clear();
             if self.packets.capacity() > QUIET_PACKETS {
                 self.packets.shrink_to(QUIET_PACKETS);
                 self.requested.shrink_to(QUIET_PACKETS);
@@ -235,13 +242,7 @@ impl Sent {
     pub fn may_look_up(&mut self, first: u64, count: u16, now: Time) -> bool {
         let begin = first.wrapping_sub(self.una) as i64;
         let end = begin.saturating_add(count.into()).min(self.in_flight() as i64);
-        let looks = end.saturating_sub(begin.max(0)).max(0) as u64;
-        let from = self.looked_until.max(now);
-        let may = from.since(now) + looks * LOOK_NS <= MOST_AT_ONCE * LOOK_NS;
-        if may {
-            self.looked_until = from.after(looks * LOOK_NS);
-        }
-        may
+        self.looks.may_look_at(end.saturating_sub(begin.max(0)).max(0) as u64, now)
     }
 
     /// The peer misses these numbers. What was never sent, is acknowledged or is already queued is passed over, and so is what was sent after `reached_by`: the
@@ -250,14 +251,19 @@ impl Sent {
         let mut queued = 0;
         let begin = first.wrapping_sub(self.una);
         // A range that begins below `una` has been overtaken by the acknowledgment.
-        let skip = if begin > u64::MAX / 2 { 0u64.wrapping_sub(begin) } else { 0 };
-        for offset in skip..u64::from(count) {
+        let mut offset = if begin > u64::MAX / 2 { 0u64.wrapping_sub(begin) } else { 0 };
+        while offset < u64::from(count) {
             let number = first.wrapping_add(offset);
             let Some(packet) = self.get_mut(number) else { break };
+            // One word says the same of a whole run.
+            offset += u64::from(packet.void_run).max(1);
             let has_crossed = reached_by.is_some_and(|reached_by| packet.sent_at > reached_by);
             if packet.transmitted && !packet.requested && !has_crossed {
                 packet.requested = true;
-                self.requested.push_back(number);
+                match packet.is_void() {
+                    true => self.voids.push(number),
+                    false => self.requested.push_back(number),
+                }
                 queued += 1;
             }
         }
@@ -270,13 +276,13 @@ impl Sent {
         let (begin, skip) = if begin > u64::MAX / 2 { (0, 0u64.wrapping_sub(begin)) } else { (begin, 0) };
         let count = u64::from(count).saturating_sub(skip).min(self.in_flight());
         let packets = self.packets.iter().skip(begin as usize).take(count as usize);
-        packets.filter(|packet| packet.transmitted).map(|packet| packet.path)
+        packets.filter(|packet| packet.transmitted && !packet.is_void()).map(|packet| packet.path)
     }
 
     /// Takes the next number to send again out of the queue.
     pub fn take_requested(&mut self) -> Option<u64> {
         while let Some(number) = self.requested.pop_front() {
-            if let Some(packet) = self.get_mut(number)
+            if let Some(packet) = self.get_mut(number).filter(|packet| !packet.is_void())
                 && std::mem::replace(&mut packet.requested, false)
             {
                 return Some(number);
@@ -305,8 +311,9 @@ impl Sent {
     /// Gives everything to `free`: the association ends.
     pub fn clear(&mut self, free: impl FnMut(Packet)) {
         (self.una, self.unseen_bytes, self.oldest_again) = (self.next(), 0, 0);
-        self.packets.drain(..).for_each(free);
+        self.packets.drain(..).filter(|packet| !packet.is_void()).for_each(free);
         self.requested.clear();
+        self.voids.clear();
     }
 }
 

@@ -10,6 +10,8 @@ pub struct AssociationCounters {
     pub packets_sent: u64,
     pub packets_received: u64,
     pub resent: u64,
+    /// Packets taken back as the peer had no memory for them.
+    pub withdrawn: u64,
     pub requests_sent: u64,
     pub requests_received: u64,
     /// Numbers that were found missing.

@@ -6,12 +6,17 @@ const RRQ: u8 = 1;
 const CREDIT: u8 = 2;
 const HOLD: u8 = 3;
 const WANT: u8 = 4;
+const RETURN: u8 = 5;
+const VOID: u8 = 6;
 
 /// Kind and number of entries.
 const HEAD_BYTES: usize = 2;
 const RANGE_BYTES: usize = 6;
 const LIMIT_BYTES: usize = 10;
 const CHANNEL_BYTES: usize = 2;
+const NUMBER_BYTES: usize = 4;
+const RETURN_BYTES: usize = CHANNEL_BYTES + NUMBER_BYTES;
+const VOID_BYTES: usize = CHANNEL_BYTES + RANGE_BYTES + 2;
 
 /// The bytes of one entry of a kind, if there is such a kind.
 #[inline]
@@ -20,6 +25,8 @@ const fn entry_bytes(kind: u8) -> Option<usize> {
         RRQ => Some(RANGE_BYTES),
         CREDIT | WANT => Some(LIMIT_BYTES),
         HOLD => Some(CHANNEL_BYTES),
+        RETURN => Some(RETURN_BYTES),
+        VOID => Some(VOID_BYTES),
         _ => None,
     }
 }
@@ -35,6 +42,23 @@ pub enum Block<'a> {
     Hold(u16),
     /// The sender waits for credit on this channel; the limit it knows: `(channel, limit)`.
     Want(u16, u64),
+    /// There is no memory for what the channel sent with this number, and behind it: take it back. `(channel, low 32 bits)`.
+    Return(u16, u32),
+    /// These numbers bring nothing.
+    Void(Void),
+}
+
+/// Numbers whose packets were taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Void {
+    /// Whose they were.
+    pub channel: u16,
+    /// Low 32 bits of the first one.
+    pub low: u32,
+    /// How many in a row; not 0.
+    pub count: u16,
+    /// So far behind the first one is the next number with which the channel may send: `count` at least.
+    pub until: u16,
 }
 
 /// The blocks of a payload, in order. Checked as a whole when made; possibly none.
@@ -55,7 +79,12 @@ impl<'a> Blocks<'a> {
         let mut rest = payload;
         while !rest.is_empty() {
             let Some((kind, entries, after)) = split_block(rest) else { return Err(Malformed::Block) };
-            if kind == RRQ && Ranges(entries).any(|(_, count)| count == 0) {
+            let is_wrong = match kind {
+                RRQ => Ranges(entries).any(|(_, count)| count == 0),
+                VOID => entries.chunks_exact(VOID_BYTES).any(|entry| !parse_void(entry).is_some_and(Void::is_range)),
+                _ => false,
+            };
+            if is_wrong {
                 return Err(Malformed::Block);
             }
             rest = after;
@@ -74,16 +103,18 @@ impl<'a> Iterator for Blocks<'a> {
         if self.kind == RRQ {
             return Some(Block::Rrq(Ranges(core::mem::take(&mut self.entries))));
         }
-        let (channel, after) = self.entries.split_first_chunk()?;
-        let channel = u16::from_be_bytes(*channel);
-        if self.kind == HOLD {
-            self.entries = after;
-            return Some(Block::Hold(channel));
-        }
-        let (limit, after) = after.split_first_chunk()?;
-        let limit = u64::from_be_bytes(*limit);
+        let (entry, after) = self.entries.split_at_checked(entry_bytes(self.kind)?)?;
         self.entries = after;
-        Some(if self.kind == CREDIT { Block::Credit(channel, limit) } else { Block::Want(channel, limit) })
+        let (&channel, rest) = entry.split_first_chunk()?;
+        let channel = u16::from_be_bytes(channel);
+        let limit = || rest.first_chunk().map(|&limit| u64::from_be_bytes(limit));
+        Some(match self.kind {
+            CREDIT => Block::Credit(channel, limit()?),
+            HOLD => Block::Hold(channel),
+            WANT => Block::Want(channel, limit()?),
+            RETURN => Block::Return(channel, u32::from_be_bytes(*rest.first_chunk()?)),
+            _ => Block::Void(parse_void(entry)?),
+        })
     }
 }
 
@@ -96,6 +127,18 @@ fn split_block(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     }
     let (entries, after) = rest.split_at_checked(usize::from(count) * entry_bytes(kind)?)?;
     Some((kind, entries, after))
+}
+
+fn parse_void(entry: &[u8]) -> Option<Void> {
+    let &[a, b, c, d, e, f, g, h, i, j] = entry.first_chunk::<VOID_BYTES>()?;
+    let [channel, count, until] = [[a, b], [g, h], [i, j]].map(u16::from_be_bytes);
+    Some(Void { channel, low: u32::from_be_bytes([c, d, e, f]), count, until })
+}
+
+impl Void {
+    fn is_range(self) -> bool {
+        self.count > 0 && self.until >= self.count
+    }
 }
 
 /// The ranges of a request: low 32 bits of the first number, and how many numbers from it on, which is never 0.
@@ -156,6 +199,25 @@ impl<'a> BlockWriter<'a> {
         self.entry(WANT, channel_and_limit(channel, limit)).is_ok()
     }
 
+    /// Gives back what the channel sent with the number with these low bits, and behind it. Whether it fitted.
+    #[must_use]
+    pub fn give_back(&mut self, channel: u16, low: u32) -> bool {
+        let ([a, b], [c, d, e, f]) = (channel.to_be_bytes(), low.to_be_bytes());
+        self.entry(RETURN, [a, b, c, d, e, f]).is_ok()
+    }
+
+    /// Says that these numbers bring nothing. Whether it fitted.
+    #[must_use]
+    pub fn void(&mut self, void: &Void) -> bool {
+        debug_assert!(
+            void.is_range(),
+            "a range of no numbers is malformed, and so is one that ends behind the channel's next"
+        );
+        let ([a, b], [c, d, e, f]) = (void.channel.to_be_bytes(), void.low.to_be_bytes());
+        let ([g, h], [i, j]) = (void.count.to_be_bytes(), void.until.to_be_bytes());
+        self.entry(VOID, [a, b, c, d, e, f, g, h, i, j]).is_ok()
+    }
+
     /// Bytes written so far.
     #[must_use]
     #[inline]
@@ -205,14 +267,17 @@ mod tests {
         let mut writer = BlockWriter::new(&mut out);
         assert!(writer.is_empty());
         assert!(writer.rrq(7, 1) && writer.rrq(9, 300) && writer.hold(3) && writer.credit(4, 5) && writer.credit(6, 7));
-        assert!(writer.want(8, u64::MAX) && writer.rrq(1, 1));
+        let void = Void { channel: 5, low: 6, count: 1, until: 9 };
+        assert!(writer.want(8, u64::MAX) && writer.give_back(9, u32::MAX) && writer.void(&void) && writer.rrq(1, 1));
         let used = writer.len();
-        assert_eq!(used, 5 * HEAD_BYTES + 3 * RANGE_BYTES + CHANNEL_BYTES + 3 * LIMIT_BYTES);
+        let entries = 3 * RANGE_BYTES + CHANNEL_BYTES + 3 * LIMIT_BYTES + RETURN_BYTES + VOID_BYTES;
+        assert_eq!(used, 7 * HEAD_BYTES + entries);
         let mut blocks = Blocks::parse(&out[..used]).unwrap();
         let Some(Block::Rrq(ranges)) = blocks.next() else { panic!("a request comes first") };
         assert_eq!(ranges.collect::<Vec<_>>(), [(7, 1), (9, 300)]);
-        let rest: Vec<_> = blocks.by_ref().take(4).collect();
-        assert_eq!(rest, [Block::Hold(3), Block::Credit(4, 5), Block::Credit(6, 7), Block::Want(8, u64::MAX)]);
+        let rest: Vec<_> = blocks.by_ref().take(6).collect();
+        let words = [Block::Hold(3), Block::Credit(4, 5), Block::Credit(6, 7), Block::Want(8, u64::MAX)];
+        assert_eq!(rest, [&words[..], &[Block::Return(9, u32::MAX), Block::Void(void)]].concat());
         assert!(matches!(blocks.next(), Some(Block::Rrq(ranges)) if ranges.eq([(1, 1)])));
         assert_eq!(blocks.next(), None);
     }
@@ -245,9 +310,18 @@ mod tests {
     #[test]
     fn what_is_no_block_makes_the_whole_payload_malformed() {
         let good = [HOLD, 1, 0, 9];
-        for bad in
-            [&[][..], &[HOLD], &[0, 1, 0, 0], &[5, 1, 0, 0], &[HOLD, 0], &[HOLD, 2, 0, 9], &[RRQ, 1, 0, 0, 0, 1, 0, 0]]
-        {
+        for bad in [
+            &[][..],
+            &[HOLD],
+            &[0, 1, 0, 0],
+            &[7, 1, 0, 0],
+            &[HOLD, 0],
+            &[HOLD, 2, 0, 9],
+            &[RRQ, 1, 0, 0, 0, 1, 0, 0],
+            &[RETURN, 1, 0, 0, 0, 0, 1],
+            &[VOID, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0],
+            &[VOID, 1, 0, 0, 0, 0, 0, 1, 0, 2, 0, 1],
+        ] {
             let payload = [&good, bad].concat();
             assert_eq!(Blocks::parse(&payload).is_ok(), bad.is_empty(), "{bad:?}");
         }

@@ -43,7 +43,7 @@ mod records;
 mod shim;
 
 pub use backlog::Backlog;
-pub use blocks::{Block, BlockWriter, Blocks, Ranges};
+pub use blocks::{Block, BlockWriter, Blocks, Ranges, Void};
 pub use body::Body;
 pub use channel::{AbortFields, Extent, FinFields, Mode, OpenFields, RstFields};
 pub use code::ErrorCode;

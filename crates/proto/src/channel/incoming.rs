@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use ropeway_wire::{Content, Extent, Flags, Malformed, Mode, RecordReader};
 
-use super::{SHORT_MESSAGE_SHARE, whole};
+use super::{SHORT_MESSAGE_SHARE, message_flags, whole};
 use crate::endpoint::LEAST_WINDOW_BYTES;
 use crate::ledger::AccountId;
 use crate::pool::{Buffer, Pool};
@@ -443,10 +443,6 @@ struct Step {
     unfinished_bytes: u64,
     /// The length of a message that begins here.
     message_bytes: u64,
-}
-
-fn message_flags() -> Flags {
-    whole() | Flags::RECORDS
 }
 
 fn is_whole(flags: Flags) -> bool {

@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 
 use ropeway_wire::{AbortFields, Extent, FinFields, Flags, OpenFields, Type};
 
-use super::SHORT_MESSAGE_SHARE;
 use super::waiting::{Lack, Waiting};
+use super::{SHORT_MESSAGE_SHARE, message_flags};
 use crate::pool::Pool;
+use crate::sent::Packet;
 use crate::time::Time;
 pub use filling::MESSAGE_PREFIX_BYTES;
 pub use unsent::Unsent;
@@ -247,6 +248,45 @@ impl Outgoing {
         Some(unsent)
     }
 
+    /// Takes back what the peer had no memory for: the newest packets that have a number, in their order, behind the one with the number `before`. They go again, under others, when it gives credit again;
+    /// of a channel that `is_over` for this end, or that ends by ABORT, only that goes.
+    pub fn withdraw(&mut self, packets: Vec<Packet>, before: Option<u64>, is_over: bool, pool: &mut Pool) {
+        let only_aborts = is_over || packets.iter().any(|packet| packet.kind == Type::Abort);
+        for packet in packets.into_iter().rev() {
+            self.unacked_bytes -= packet.payload.len();
+            self.unacked_packets -= 1;
+            let unsent = Unsent::withdrawn(packet.kind, packet.flags, packet.payload);
+            self.offset -= unsent.credit_bytes();
+            // Of a stream no packet says whether something goes on in it, and nothing ever has begun.
+            let is_part = unsent.kind == Type::Data && (self.begun || unsent.flags.intersects(message_flags()));
+            self.begun = is_part && unsent.continues();
+            match unsent.kind {
+                kind if only_aborts && kind != Type::Abort => pool.give(unsent.payload),
+                Type::Open => self.put_back_open(unsent, pool),
+                _ => self.put_back(unsent),
+            }
+        }
+        self.last_number = before;
+        self.is_paused = true;
+    }
+
+    fn put_back(&mut self, unsent: Unsent) {
+        self.queued_bytes += unsent.payload.len();
+        self.queue.push_front(unsent);
+    }
+
+    /// The packet that opens the channel goes without the early data: for that alone there is always memory.
+    fn put_back_open(&mut self, open: Unsent, pool: &mut Pool) {
+        let mut early = open.payload;
+        let fields = pool.exactly(&early.bytes()[..OpenFields::BYTES]);
+        early.pull(OpenFields::BYTES);
+        match early.is_empty() {
+            true => pool.give(early),
+            false => self.put_back(Unsent::withdrawn(Type::Data, open.flags, early)),
+        }
+        self.put_back(Unsent::withdrawn(Type::Open, Flags::NONE, fields));
+    }
+
     /// A packet of this channel was acknowledged.
     pub fn acknowledged(&mut self, payload_bytes: usize) {
         self.unacked_bytes -= payload_bytes;
@@ -304,6 +344,12 @@ impl Outgoing {
         let (mut begun, mut dropping) = (self.begun, false);
         for (place, mut unsent) in std::mem::take(&mut self.queue).into_iter().enumerate() {
             if place >= kept_from {
+                self.queue.push_back(unsent);
+                continue;
+            }
+            if unsent.is_withdrawn {
+                // It was under way, and nobody knows whether a message of it has come.
+                begun = unsent.leaves_begun(begun);
                 self.queue.push_back(unsent);
                 continue;
             }

@@ -50,6 +50,10 @@ impl Endpoint {
         let (head, body) = bytes[..most].split_at_mut(BASE_HEADER_BYTES);
         let mut blocks = BlockWriter::new(&mut body[counter_bytes..]);
         let requests = self.write_requests(now, index, &mut blocks);
+        // What is given back before the credit for it, if both are due.
+        let association = &self.associations[index as usize];
+        let returns = association.write_returns(&mut blocks);
+        let voids = association.sent.write_voids(&mut blocks);
         let words = self.write_words(index, &mut blocks);
         let association = &mut self.associations[index as usize];
         let path = association.control_path(over);
@@ -86,6 +90,8 @@ impl Endpoint {
         if association.routes.is_some() && kind != Type::Control {
             association.asked_over(&path, now, &self.config);
         }
+        association.told_returns(returns);
+        association.sent.told_voids(voids);
         for at in association.words.drain(..words) {
             if let Some(channel) = self.channels.get_mut(at as usize).filter(|channel| channel.association == index) {
                 (channel.credit_due, channel.hold_due, channel.has_words) = (false, false, false);

@@ -68,6 +68,8 @@ pub struct Counters {
     /// Times that a timer ran out a second late: this process was stopped, or the clock set forward.
     pub overslept: u64,
     pub resent: u64,
+    /// Packets taken back as the peer had no memory for them: they go again, under other numbers.
+    pub withdrawn: u64,
     pub requests_sent: u64,
     pub lost: u64,
     pub spurious_requests: u64,

@@ -65,12 +65,8 @@ impl Endpoint {
         }
         let Some(at) = association.channel(header.channel) else { return Some(previous) };
         let channel = &self.channels[at as usize];
-        // Nothing is read any more, in whatever order it comes; and an end by ABORT does not wait for parts of a message that can never be whole, and for which there is no memory.
-        let waits_for_memory = channel.incoming.reserving
-            || channel.queued_in.is_some() && channel.incoming.lacks_memory()
-            || channel.mode == Mode::Messages && self.is_paused(at);
-        let is_order_over = channel.failed.is_some() || header.kind == Type::Abort && waits_for_memory;
-        (!is_order_over && channel.incoming.delivered != Some(previous)).then_some(previous)
+        // Nothing is read any more, in whatever order it comes.
+        (channel.failed.is_none() && channel.incoming.delivered != Some(previous)).then_some(previous)
     }
 
     fn hold(&mut self, index: u32, number: u64, previous: u64, header: &Header, payload: &[u8]) {

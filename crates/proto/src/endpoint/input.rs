@@ -3,7 +3,7 @@
 use ropeway_wire::{Backlog, Block, Blocks, Flags, Header, Malformed, Packet, Type, expand};
 
 use super::{BATCH_PACKETS, Endpoint, Landing, Path};
-use crate::association::Association;
+use crate::association::{Association, Standing};
 use crate::lease;
 use crate::received::{Arrival, LEAST_SLOTS, MOST_SLOTS, WINDOW_PACKETS};
 use crate::routes::MOST_PATHS;
@@ -318,6 +318,8 @@ impl Endpoint {
                 Block::Credit(number, limit) => self.handle_credit(index, number, limit),
                 Block::Hold(number) => self.handle_hold(index, number),
                 Block::Want(number, limit) => self.handle_want(index, number, limit),
+                Block::Return(number, low) => self.handle_return(now, index, number, low),
+                Block::Void(void) => self.handle_void(now, index, &void),
             }
         }
     }
@@ -367,23 +369,29 @@ impl Endpoint {
         landing: &mut Option<Landing<'_>>,
     ) {
         let header = &packet.header;
-        // Memory first: a packet that cannot be kept has not arrived, and will be asked for again.
-        let previous = self.must_wait(index, number, header);
-        let finds_memory = self.find_memory(index, previous, packet, landing.as_ref());
-        if !finds_memory && !self.has_memory_for_lowest(index, number, packet) {
-            self.counters.dropped_memory += 1;
-            let spacing_ns = self.arrivals.line().ns_for(AGAIN_SHARE * u64::from(header.length)).min(MOST_SPACING_NS);
-            let is_new = !header.flags.contains(Flags::RTX);
-            self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), spacing_ns, now);
-            self.pause(now, index, header.channel, is_new);
-            return;
+        let standing = self.associations[index as usize].standing(header.channel, number);
+        let is_void = standing == Standing::Void;
+        // Memory first: a packet that cannot be kept has not arrived.
+        let previous = if is_void { None } else { self.must_wait(index, number, header) };
+        let may_come = match standing {
+            Standing::Awaited => {
+                self.has_room_for_refusal(index, header) && self.find_memory(index, previous, packet, landing.as_ref())
+            }
+            Standing::Returned => false,
+            Standing::Void => true,
+        };
+        if !may_come {
+            return match self.associations[index as usize].received.has(number) {
+                true => self.note_repetition(index),
+                false => self.refuse_packet(now, index, number, previous, header),
+            };
         }
         let association = &mut self.associations[index as usize];
         let (highest_before, slots) = (association.received.next(), association.received.kept_slots());
         let outstanding_before = association.outstanding_packets();
         let arrival = association.received.arrive(number, now);
         let Arrival::New { late_by_ns, requested } = arrival else { return self.note_repetition(index) };
-        if finds_memory && !self.paused.is_empty() {
+        if !is_void && !self.paused.is_empty() {
             self.let_go(index, header.channel);
         }
         let association = &mut self.associations[index as usize];
@@ -429,13 +437,29 @@ impl Endpoint {
         self.arrivals.note(bytes, &mut association.epoch, round_trip_ns, now, self.config.lease_ns);
         Endpoint::note_for_ack(association, header.kind, header.flags, now, &self.config);
         let is_full = header.kind == Type::Data && packet.payload.len() >= association.payload_bytes;
-        self.deliver(index, number, previous, packet, landing);
+        match is_void {
+            true => self.counters.dropped_memory += 1,
+            false => self.deliver(index, number, previous, packet, landing),
+        }
         let pool = &mut self.rx_pool;
         let received = &mut self.associations[index as usize].received;
         received.advance(|held| pool.give(held.payload));
         self.slots = self.slots - slots + received.kept_slots();
         if is_full {
             self.begin_run(now, index, number, header);
+        }
+    }
+
+    /// There is no memory for a packet, or it was given back with one before it.
+    fn refuse_packet(&mut self, now: Time, index: u32, number: u64, previous: Option<u64>, header: &Header) {
+        self.counters.dropped_memory += 1;
+        let spacing_ns = self.arrivals.line().ns_for(AGAIN_SHARE * u64::from(header.length)).min(MOST_SPACING_NS);
+        self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), spacing_ns, now);
+        match previous {
+            // What waits for a lost one may find memory when that has come.
+            Some(_) => self.pause(index, header),
+            None if self.has_room_for_refusal(index, header) => self.give_back(index, header.channel, number),
+            None => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use ropeway_wire::{Content, Flags, Header, Mode, OpenFields, Packet, Type};
 
 use super::{Endpoint, Landing};
-use crate::association::{Association, MOST_REFUSALS};
+use crate::association::MOST_REFUSALS;
 use crate::channel::{Channel, whole};
 use crate::ledger::AccountId;
 
@@ -11,7 +11,7 @@ use crate::ledger::AccountId;
 const HELD_SHARE: usize = 4;
 
 impl Endpoint {
-    /// Whether a packet can be kept, or refused, if it is taken now. Memory may be set aside for the message that it is of, or that waits for some from now on.
+    /// Whether a packet can be kept if it is taken now. Memory may be set aside for the message that it is of, or that waits for some from now on.
     pub(super) fn find_memory(
         &mut self,
         index: u32,
@@ -23,9 +23,6 @@ impl Endpoint {
         let association = &self.associations[index as usize];
         let at = association.channel(header.channel);
         let channel = at.map(|at| &*self.channels[at as usize]);
-        if !has_room_for_refusal(association, header, channel) {
-            return false;
-        }
         if is_next && (takes_none(header.kind, channel) || channel.is_some_and(|at| at.incoming.has_set_aside())) {
             return true;
         }
@@ -104,15 +101,12 @@ impl Endpoint {
         !self.rx_pool.is_exhausted() && self.has_memory(index, Some(channel), account, bytes, true, begun)
     }
 
-    /// Whether there is memory for the lowest number that is missing in an association, whatever its channel keeps: what has come behind it is not acknowledged before.
-    pub(super) fn has_memory_for_lowest(&self, index: u32, number: u64, packet: &Packet<'_>) -> bool {
+    /// Whether a packet that may open a channel finds room for the word that it is refused.
+    pub(super) fn has_room_for_refusal(&self, index: u32, header: &Header) -> bool {
         let association = &self.associations[index as usize];
-        if number != association.received.base() || association.received.is_next(number) {
-            return false;
-        }
-        let channel = association.channel(packet.header.channel).map(|at| &*self.channels[at as usize]);
-        has_room_for_refusal(association, &packet.header, channel)
-            && self.rx_pool.may_have_lowest(Begun::of(packet, channel).is_some)
+        header.kind != Type::Open
+            || association.refusals.len() < MOST_REFUSALS
+            || association.channel(header.channel).is_some()
     }
 
     /// The account of an association, which has none while it is at rest.
@@ -133,11 +127,6 @@ impl Endpoint {
             _ => self.rx_pool.buffer_bytes(),
         }
     }
-}
-
-/// Whether a packet that may open a channel finds room for the word that it is refused.
-fn has_room_for_refusal(association: &Association, header: &Header, channel: Option<&Channel>) -> bool {
-    header.kind != Type::Open || channel.is_some() || association.refusals.len() < MOST_REFUSALS
 }
 
 /// What a packet adds to what is here of messages that are not whole.

@@ -249,10 +249,10 @@ impl Endpoint {
             self.transmit_over_others(now, index, first_flight, sink)?;
         }
         let association = &self.associations[index as usize];
-        if association.asks(now) || association.state_due || association.pin_due || !association.words.is_empty() {
+        if association.asks(now) || association.state_due || association.pin_due || association.has_words() {
             self.transmit_control(now, index, first_flight, None, sink)?;
             let association = &self.associations[index as usize];
-            if association.asks(now) || association.state_due || !association.words.is_empty() {
+            if association.asks(now) || association.state_due || association.has_words() {
                 return Ok(Turn::More);
             }
         }

@@ -2,40 +2,21 @@
 
 use std::ops::Bound;
 
+use ropeway_wire::{Flags, Header};
+
 use super::Endpoint;
-use crate::time::Time;
 
 /// So many are told at once that they may go on.
 const LET_GO: usize = 4;
 
 impl Endpoint {
-    /// A packet of this channel found no memory, with a number that `is_new` or one that was asked for. Of the first channel of an association all hear it that were not read: what they send next would not find any, either.
-    pub(super) fn pause(&mut self, now: Time, index: u32, number: u16, is_new: bool) {
-        let Some(at) = self.associations[index as usize].channel(number) else { return };
-        if !self.may_pause(at) {
-            return;
-        }
-        let others: Vec<u32> = match !self.rx_pool.is_for_all(false) && self.may_look_at_all(now, index) {
-            true => self.associations[index as usize].channels.indices().filter(|&at| self.is_stuffed(at)).collect(),
-            false => Vec::new(),
-        };
-        for other in others {
-            self.pause_channel(other);
-        }
-        if is_new || !self.is_paused(at) {
+    /// A packet of this channel, which waits for a lost one, found no memory.
+    pub(super) fn pause(&mut self, index: u32, header: &Header) {
+        let at = self.associations[index as usize].channel(header.channel);
+        let is_new = !header.flags.contains(Flags::RTX);
+        if let Some(at) = at.filter(|&at| self.may_pause(at) && (is_new || !self.is_paused(at))) {
             self.pause_channel(at);
         }
-    }
-
-    /// Whether none of an association's channels is paused, and not all of them were looked at a moment ago: it may have thousands.
-    fn may_look_at_all(&mut self, now: Time, index: u32) -> bool {
-        let pauses_some = self.paused.range((index, 0)..).next().is_some_and(|&(other, _)| other == index);
-        let shortage = self.associations[index as usize].shortage.get_or_insert_default();
-        let may_look = !pauses_some && now.since(shortage.looked_at) >= self.config.timer_max_ns;
-        if may_look {
-            shortage.looked_at = now;
-        }
-        may_look
     }
 
     /// Whether anybody may read what comes on a channel.
@@ -44,21 +25,21 @@ impl Endpoint {
         !channel.released && channel.failed.is_none() && !channel.incoming.is_finished()
     }
 
-    /// Whether something of it is unread, and no memory set aside for more.
-    fn is_stuffed(&self, at: u32) -> bool {
-        let incoming = &self.channels[at as usize].incoming;
-        self.may_pause(at) && incoming.unread_bytes() > 0 && !incoming.has_set_aside()
+    /// A channel's peer is told to send nothing more.
+    pub(super) fn pause_channel(&mut self, at: u32) {
+        self.begin_pause(at);
+        self.channels[at as usize].hold_due = true;
+        self.say_words(at);
     }
 
-    /// A channel's peer is told to send nothing more. Who waits for more without reading what is there is told as well.
-    pub(super) fn pause_channel(&mut self, at: u32) {
+    /// A channel's peer will send nothing more before it gets credit again. Who waits for more without reading what is there is told as well.
+    pub(super) fn begin_pause(&mut self, at: u32) {
         let channel = &mut self.channels[at as usize];
-        (channel.hold_due, channel.credit_due) = (true, false);
+        channel.credit_due = false;
         self.paused.insert((channel.association, at));
         if channel.incoming.unread_bytes() > 0 {
             self.announce_channel(at);
         }
-        self.say_words(at);
     }
 
     /// Whether a whole packet that comes next on this channel would find memory.

@@ -30,6 +30,7 @@ mod parts;
 mod periods;
 mod refused;
 mod resets;
+mod returned;
 mod routes;
 mod runs;
 mod scale;

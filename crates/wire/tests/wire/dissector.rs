@@ -219,6 +219,16 @@ impl Expected {
                 self.add("want.channel", channel);
                 self.add("want.limit", limit);
             }
+            Entry::Return(channel, low) => {
+                self.add("return.channel", channel);
+                self.add("return.number", low);
+            }
+            Entry::Void(Void { channel, low, count, until }) => {
+                self.add("void.channel", channel);
+                self.add("void.number", low);
+                self.add("void.count", count);
+                self.add("void.until", until);
+            }
         }
     }
 
@@ -319,6 +329,8 @@ fn kind_of(entry: &Entry) -> u8 {
         Entry::Credit(..) => 2,
         Entry::Hold(..) => 3,
         Entry::Want(..) => 4,
+        Entry::Return(..) => 5,
+        Entry::Void(..) => 6,
     }
 }
 

@@ -69,6 +69,8 @@ pub enum Entry {
     Credit(u16, u64),
     Hold(u16),
     Want(u16, u64),
+    Return(u16, u32),
+    Void(Void),
 }
 
 impl Payload {
@@ -210,6 +212,8 @@ fn write_entries(entries: &[Entry], out: &mut [u8]) -> Result<usize, NoRoom> {
         Entry::Credit(channel, limit) => writer.credit(channel, limit),
         Entry::Hold(channel) => writer.hold(channel),
         Entry::Want(channel, limit) => writer.want(channel, limit),
+        Entry::Return(channel, low) => writer.give_back(channel, low),
+        Entry::Void(void) => writer.void(&void),
     });
     fit.then_some(writer.len()).ok_or(NoRoom)
 }
@@ -290,6 +294,8 @@ fn entries(blocks: Blocks<'_>) -> Vec<Entry> {
             Block::Credit(channel, limit) => entries.push(Entry::Credit(channel, limit)),
             Block::Hold(channel) => entries.push(Entry::Hold(channel)),
             Block::Want(channel, limit) => entries.push(Entry::Want(channel, limit)),
+            Block::Return(channel, low) => entries.push(Entry::Return(channel, low)),
+            Block::Void(void) => entries.push(Entry::Void(void)),
         }
     }
     entries

@@ -132,6 +132,12 @@ fn confirm() -> impl Strategy<Value = Payload> {
     })
 }
 
+fn void() -> impl Strategy<Value = Void> {
+    (any::<u16>(), any::<u32>(), 1..=u16::MAX)
+        .prop_flat_map(|(channel, low, count)| (Just(channel), Just(low), Just(count), count..=u16::MAX))
+        .prop_map(|(channel, low, count, until)| Void { channel, low, count, until })
+}
+
 /// Up to more entries than one block holds.
 fn entries() -> impl Strategy<Value = Vec<Entry>> {
     let entry = prop_oneof![
@@ -139,6 +145,8 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
         (any::<u16>(), any::<u64>()).prop_map(|(channel, limit)| Entry::Credit(channel, limit)),
         any::<u16>().prop_map(Entry::Hold),
         (any::<u16>(), any::<u64>()).prop_map(|(channel, limit)| Entry::Want(channel, limit)),
+        (any::<u16>(), any::<u32>()).prop_map(|(channel, low)| Entry::Return(channel, low)),
+        void().prop_map(Entry::Void),
     ];
     let many_of_one = (any::<u16>(), 0..600u16)
         .prop_map(|(from, count)| (0..count).map(|i| Entry::Hold(from.wrapping_add(i))).collect());

@@ -230,12 +230,19 @@ fn rest() -> Vec<Vector> {
         Entry::Hold(6),
         Entry::Hold(7),
     ];
+    let returns = vec![Entry::Return(8, 0xFFFF_FFF0), Entry::Return(9, 0x0000_0001)];
+    let voids = vec![
+        Entry::Void(Void { channel: 8, low: 0xFFFF_FFF0, count: 2, until: 300 }),
+        Entry::Void(Void { channel: 9, low: 0x0000_0001, count: 7, until: 7 }),
+    ];
     vec![
         packet("FIN", channel(Type::Fin, 1), Payload::Fin(Extent::Write)),
         packet("FIN of both directions", channel(Type::Fin, 1), Payload::Fin(Extent::Both)),
         packet("ABORT", channel(Type::Abort, 2), Payload::Abort(ErrorCode::Reset)),
         packet("CONTROL without blocks", to_client(Type::Control), Payload::Control(vec![])),
         packet("CONTROL", Header { backlog: Backlog::MAX, ..to_client(Type::Control) }, Payload::Control(control)),
+        packet("CONTROL, packets given back", to_client(Type::Control), Payload::Control(returns)),
+        packet("CONTROL, packets taken back", to_client(Type::Control), Payload::Control(voids)),
         packet("STATE", to_client(Type::State), Payload::State(vec![Entry::Want(5, 65_536)])),
         packet("PIN", to_client(Type::Pin), Payload::Pin),
         packet("RST", Header::new(Type::Rst, SERVER), Payload::Rst { token: CLIENT_TOKEN, code: ErrorCode::Unknown }),

@@ -131,12 +131,16 @@ fn payloads() -> Vec<Wrong> {
         wrong("a FIN without extent", "FIN", length, |bytes| resize(bytes, CHANNEL, 0)),
         wrong("a FIN of extent 2", "FIN", value, |bytes| bytes[CHANNEL] = 2),
         wrong("an ABORT of three bytes", "ABORT", length, |bytes| resize(bytes, CHANNEL, 3)),
-        wrong("a block of kind 5", "CONTROL", block, |bytes| bytes[BASE] = 5),
+        wrong("a block of kind 7", "CONTROL", block, |bytes| bytes[BASE] = 7),
         wrong("a block without entries", "STATE", block, |bytes| {
             resize(bytes, BASE, 2);
             bytes[BASE + 1] = 0;
         }),
         wrong("a request for nothing", "CONTROL", block, |bytes| bytes[BASE + 7] = 0),
+        wrong("nothing withdrawn", "CONTROL, packets taken back", block, |bytes| bytes[BASE + 9] = 0),
+        wrong("more withdrawn than what comes next lets be", "CONTROL, packets taken back", block, |bytes| {
+            bytes[BASE + 19] = 8;
+        }),
         wrong("a block that ends early", "STATE", block, |bytes| resize(bytes, BASE, 11)),
         wrong("a PIN with a payload", "PIN", length, |bytes| resize(bytes, BASE, 1)),
         wrong("an RST without token", "RST", length, |bytes| resize(bytes, BASE, 2)),

@@ -168,7 +168,7 @@ impl Outgoing {
         let Some(front) = self.queue.front_mut() else { return };
         let over = front.payload.len().saturating_sub(payload_bytes);
         let is_full = over >= SHORT_SAVES_BYTES && (is_followed || front.leaves_begun(true));
-        if over == 0 || is_full || front.kind != Type::Data {
+        if over == 0 || is_full || front.kind != Type::Data || front.is_withdrawn {
             return;
         }
         let mut payload = pool.take_anyway(AccountId::NOBODY);

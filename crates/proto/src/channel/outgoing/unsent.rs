@@ -2,6 +2,7 @@
 
 use ropeway_wire::{Content, Flags, OpenFields, RecordPrefix, RecordReader, RecordWriter, Type};
 
+use crate::channel::message_flags;
 use crate::pool::Buffer;
 use crate::time::Time;
 
@@ -11,6 +12,8 @@ pub struct Unsent {
     pub flags: Flags,
     pub payload: Buffer,
     layout: Layout,
+    /// It had a number before, and is as it was then: nothing joins it or is taken out.
+    pub(super) is_withdrawn: bool,
     /// A message that is not under way by then is dropped.
     pub(super) deadline: Option<Time>,
 }
@@ -28,7 +31,12 @@ enum Layout {
 
 impl Unsent {
     pub(super) fn new(kind: Type, flags: Flags, payload: Buffer) -> Unsent {
-        Unsent { kind, flags, payload, layout: Layout::One, deadline: None }
+        Unsent { kind, flags, payload, layout: Layout::One, is_withdrawn: false, deadline: None }
+    }
+
+    /// What had a number before, and gets another.
+    pub(super) fn withdrawn(kind: Type, flags: Flags, payload: Buffer) -> Unsent {
+        Unsent { is_withdrawn: true, ..Unsent::new(kind, flags.intersection(message_flags()), payload) }
     }
 
     /// The end of a message of so many bytes, behind which others can follow.
@@ -66,6 +74,14 @@ impl Unsent {
         }
     }
 
+    /// Whether a message that has begun goes on in this.
+    pub(super) fn continues(&self) -> bool {
+        match self.flags.contains(Flags::RECORDS) {
+            true => self.flags.contains(Flags::LAST),
+            false => !self.flags.contains(Flags::FIRST),
+        }
+    }
+
     /// It holds several messages, or parts of some.
     pub(super) fn is_shared(&self) -> bool {
         match self.layout {
@@ -81,7 +97,7 @@ impl Unsent {
             Layout::Records(_) => self.flags.contains(Flags::FIRST),
             Layout::One | Layout::Run { .. } => !self.flags.contains(Flags::LAST),
         };
-        self.kind == Type::Data && self.deadline.is_none() && !ends_open
+        self.kind == Type::Data && self.deadline.is_none() && !ends_open && !self.is_withdrawn
     }
 
     /// The length of the last message in it.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::*;
 use ropeway_proto::{ChannelId, Config, Mode};
-use ropeway_wire::{Backlog, Flags, Header, Packet, Type};
+use ropeway_wire::{Backlog, BlockWriter, Flags, Header, Packet, Type};
 
 /// DATA with the long and the short header as its first byte.
 pub const DATA: [u8; 2] = [0x17, 0x10];
@@ -121,6 +121,21 @@ impl Speaker {
         self.number = number.wrapping_add(1);
         let header = Header { kind: what.0, channel, back, length, number, ..self.moment };
         say_flagged(world, self.host, what.1, header, payload);
+    }
+
+    /// The number on the wire of one of its channels.
+    pub fn channel(&self, channel: usize) -> u16 {
+        self.channels[channel]
+    }
+
+    /// A CONTROL with these blocks.
+    pub fn tell(&self, world: &mut World, write: impl FnOnce(&mut BlockWriter<'_>) -> bool) {
+        let mut out = [0; 256];
+        let mut blocks = BlockWriter::new(&mut out);
+        assert!(write(&mut blocks));
+        let length = blocks.len();
+        let header = Header { kind: Type::Control, length: length as u16, number: self.number, ..self.moment };
+        say(world, self.host, header, &out[..length]);
     }
 }
 
