@@ -32,59 +32,62 @@ fn thousands(count: u64) -> String {
     format!("{},{:03}", count / 1000, count % 1000)
 }
 
-fn paragraph() -> String {
-    [
-        format!("Fixed: unit of `time` and `echo` {} us", TICK_NS / US),
-        format!("numbers from the lowest missing one on that may arrive {}", thousands(WINDOW_PACKETS)),
-        format!("first repetition of SYN and CONFIRM {} ms, longest {} s", FIRST_RETRY_NS / MS, MOST_RETRY_NS / S),
-        format!("life of a cookie {} s", COOKIE_NS / S),
-        format!("a lease at least {LEASE_ROUND_TRIPS} round-trip times"),
-        format!("take-back after {TAKE_BACK_LEASES} leases"),
-        format!("what was asked for in vain charged for {IN_VAIN_LEASES}"),
-        format!("told of its grant for {TOLD_LEASES} leases who says nothing, for {UNUSED_LEASES} who uses nothing (leases as short as they may be, or {LONG_LEASES} of its own)"),
-        format!(
-            "a sender slow from {} us a packet, in which {LINE_PACKETS} of all come, and then granted what it uses in {} ms and a round trip, 1/{SLOW_COST} of it charged, and 1/{SLOW_SHARE} of the budget for all of them",
-            SLOW_NS / US,
-            HOLD_NS / MS
+/// What is fixed, and at what: the first two columns of the table.
+fn rows() -> Vec<(&'static str, String)> {
+    vec![
+        ("unit of `time` and `echo`", format!("{} us", TICK_NS / US)),
+        ("a `time` is echoed for", format!("{} ms", ECHO_LIMIT_NS / MS)),
+        ("numbers that may arrive, from the lowest missing one on", thousands(WINDOW_PACKETS)),
+        ("first repetition of SYN and CONFIRM, after", format!("{} ms", FIRST_RETRY_NS / MS)),
+        ("twice that each time, up to", format!("{} s", MOST_RETRY_NS / S)),
+        ("life of a cookie", format!("{} s", COOKIE_NS / S)),
+        ("a host has fewer associations, and spent cookies, than so many times the places left", SHARE.to_string()),
+        ("an association without channels is kept for", format!("{} s", UNUSED_NS / S)),
+        ("where its place is needed, for", format!("{} s", AT_REST_NS / S)),
+        ("answers that wait for one link, at most", MOST_REPLIES.to_string()),
+        ("one packet of all attempts while the link is full, each", format!("{} ms", ASKING_NS / MS)),
+        ("LEASE, at least", format!("{LEASE_ROUND_TRIPS} round trips")),
+        ("an unused grant is taken back after", format!("{TAKE_BACK_LEASES} x LEASE")),
+        ("who says nothing is told of its grant for", leases(TOLD_LEASES)),
+        ("who speaks and uses nothing is told of it for", leases(UNUSED_LEASES)),
+        ("what was asked for in vain is charged for", leases(IN_VAIN_LEASES)),
+        ("a sender is slow from", format!("{} us a packet", SLOW_NS / US)),
+        ("in which of all senders come", format!("{LINE_PACKETS} packets")),
+        ("a slow sender may hold what it uses in its least round trip and", format!("{} ms", HOLD_NS / MS)),
+        ("part of that which it is charged for", format!("1/{SLOW_COST}")),
+        ("part of the budget for all slow senders", format!("1/{SLOW_SHARE}")),
+        ("part of the budget for all whose last grant was taken back", format!("1/{UNUSED_SHARE}")),
+        ("probation lasts so many times as long as the grant was unused", probation::TIMES.to_string()),
+        ("probation, at most", format!("{} s", probation::MOST_NS / S)),
+        (
+            "a holder is suspect when silent for",
+            format!("{SUSPECT_ROUND_TRIPS} round trips, {} ms at least", SUSPECT_MIN_NS / MS),
         ),
-        format!("1/{UNUSED_SHARE} of the budget for all whose last grant was taken back"),
-        format!(
-            "on probation for {} times as long as it left a grant unused, {} s at most",
-            probation::TIMES,
-            probation::MOST_NS / S
+        ("a port is believed to stand still by who was heard within", format!("{} ms", STILL_NS / MS)),
+        ("a line is slow below", format!("{SLOW_BYTES_PER_MS} bytes in a millisecond")),
+        ("drain time on a slow line, at most", format!("{} s", MOST_SLOW_NS / S)),
+        ("port's share of the budget, of the port's queue", format!("{BUDGET_NUMERATOR}/{BUDGET_DENOMINATOR}")),
+        ("limit of the budget, at least", format!("{} KiB", LIMIT_FLOOR_BYTES >> 10)),
+        ("part of the budget for first flights", format!("1/{FIRST_FLIGHT_SHARE}")),
+        ("a message is given up when in `give_up` less of it comes than", format!("1/{LEAST_SHARE}")),
+        (
+            "an association ends when one number was asked for in vain",
+            format!("{MOST_ASKED_IN_VAIN} times, in {IN_VAIN_GIVE_UPS} x `give_up`"),
         ),
-        format!("suspect after {SUSPECT_ROUND_TRIPS} round trips or {} ms", SUSPECT_MIN_NS / MS),
-        format!("a port believed to stand still by who was heard within {} ms", STILL_NS / MS),
-        format!(
-            "a line slow below {SLOW_BYTES_PER_MS} bytes in a millisecond, all grants {} s there at most",
-            MOST_SLOW_NS / S
-        ),
-        format!(
-            "budget {BUDGET_NUMERATOR}/{BUDGET_DENOMINATOR} of the port's buffer, before cuts {} KiB at least",
-            LIMIT_FLOOR_BYTES >> 10
-        ),
-        "cuts and their floors as in 6 (Adaptation)".into(),
-        format!("first flights 1/{FIRST_FLIGHT_SHARE} of the budget"),
-        format!("echo not older than {} ms", ECHO_LIMIT_NS / MS),
-        format!(
-            "an association without channels kept for {} s, and for {} s where its place is needed",
-            UNUSED_NS / S,
-            AT_REST_NS / S
-        ),
-        format!("fewer associations, and spent cookies, of a host than {SHARE} times the places left"),
-        format!("answers without an association waiting for the link {MOST_REPLIES}"),
-        format!("one packet of all attempts each {} ms while it is full", ASKING_NS / MS),
-        format!("memory kept from others for a message lost when less than 1/{LEAST_SHARE} of it comes in `give_up`"),
-        format!(
-            "given up when asked for {MOST_ASKED_IN_VAIN} times in vain in {IN_VAIN_GIVE_UPS} x `give_up`, or when the own link took nothing for {HELD_UP_GIVE_UPS} x `give_up`."
-        ),
+        ("it ends when the own link took nothing for", format!("{HELD_UP_GIVE_UPS} x `give_up`")),
     ]
-    .join("; ")
+}
+
+/// So many leases as short as they may be, or some of its own if that is more.
+fn leases(count: u64) -> String {
+    format!("{count} x `lease`, or {LONG_LEASES} x LEASE if that is more")
 }
 
 #[test]
 fn the_specification_lists_what_is_fixed() {
     let page = include_str!("../../../../docs/protocol.md");
-    let lines: Vec<&str> = page.lines().collect();
-    assert!(lines.join(" ").contains(&paragraph()), "section 10 of docs/protocol.md must say: {}", paragraph());
+    for (what, value) in rows() {
+        let row = format!("\n| {what} | {value} | ");
+        assert!(page.contains(&row), "section 10 of docs/protocol.md must say:{row}and where");
+    }
 }
