@@ -450,11 +450,6 @@ impl Association {
         self.forget_returns();
     }
 
-    /// Whether there is something to say about channels.
-    pub fn has_words(&self) -> bool {
-        !self.words.is_empty() || self.sent.has_voids_to_tell() || self.has_returns_to_tell()
-    }
-
     /// Takes over the times of an arriving header, which may have lain in its socket since the links were empty.
     pub fn take_time(&mut self, header: &Header, empty_at: Time, now: Time) {
         if header.flags.contains(Flags::ECHO) {

@@ -11,7 +11,7 @@ mod waiting;
 use crate::endpoint::Path;
 use ropeway_wire::{ErrorCode, Flags, Mode};
 
-pub use incoming::{Incoming, PIECE_BYTES, Part, Refused, UNUSED_SHARE};
+pub use incoming::{Awaited, Begun, Incoming, PIECE_BYTES, Part, Refused, UNUSED_SHARE};
 pub use numbers::Numbers;
 pub use outgoing::{MESSAGE_PREFIX_BYTES, Outgoing, Sendable, Unsent};
 pub use waiting::Lack;

@@ -360,6 +360,7 @@ mod tests {
             packets_sent: 1,
             packets_received: 2,
             resent: 3,
+            withdrawn: 11,
             requests_sent: 4,
             requests_received: 5,
             lost: 6,

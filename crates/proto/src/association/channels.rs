@@ -35,4 +35,9 @@ impl Association {
         }
         None
     }
+
+    /// Whether there is something to say about channels.
+    pub fn has_words(&self) -> bool {
+        !self.words.is_empty() || self.sent.has_voids_to_tell() || self.has_returns_to_tell()
+    }
 }

@@ -31,6 +31,8 @@ struct Returned {
     from: Option<u64>,
     /// What it sent below this number and has not arrived brings nothing.
     void_below: Option<u64>,
+    /// It stands among those that are to be told.
+    is_due: bool,
 }
 
 /// What a number that has not arrived is to its channel.
@@ -61,8 +63,9 @@ impl Association {
     /// What the channel sent under this number, and behind it, is given back: its sender is to be told, and to be told again when that number comes again.
     pub fn give_back(&mut self, channel: u16, number: u64) {
         let shortage = self.shortage.get_or_insert_default();
-        let from = shortage.returned.entry(channel).or_default().from.get_or_insert(number);
-        if *from == number && !shortage.returns.contains(&channel) {
+        let returned = shortage.returned.entry(channel).or_default();
+        let is_first = *returned.from.get_or_insert(number) == number;
+        if is_first && !std::mem::replace(&mut returned.is_due, true) {
             shortage.returns.push_back(channel);
         }
     }
@@ -75,9 +78,7 @@ impl Association {
         if returned.void_below.is_none_or(|before| is_below(&before)) {
             returned.void_below = Some(below);
         }
-        if returned.from.take_if(|from| is_below(from)).is_some() {
-            shortage.returns.retain(|&waiting| waiting != channel);
-        }
+        returned.from.take_if(|from| is_below(from));
         true
     }
 
@@ -115,7 +116,11 @@ impl Association {
     /// The peer was told of so many in line.
     pub fn told_returns(&mut self, count: usize) {
         if let Some(shortage) = &mut self.shortage {
-            shortage.returns.drain(..count);
+            for channel in shortage.returns.drain(..count) {
+                if let Some(returned) = shortage.returned.get_mut(&channel) {
+                    returned.is_due = false;
+                }
+            }
         }
     }
 }

@@ -62,6 +62,21 @@ impl Chunk {
     }
 }
 
+/// What a packet adds to what is here of messages that are not whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Begun {
+    pub is_some: bool,
+    /// What is missing of a message that it begins.
+    pub missing_bytes: u64,
+}
+
+/// A channel's next packet, for which there was no memory, and which comes again.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited {
+    pub bytes: u64,
+    pub begun: Begun,
+}
+
 /// What has arrived in order and was not read.
 #[derive(Debug)]
 pub struct Incoming {
@@ -87,6 +102,8 @@ pub struct Incoming {
     /// The offset at which that message ends, and that of the packet which brings its end if others stand behind it there: credit up to there was asked for.
     message_end: u64,
     wanted: u64,
+    /// What was given back of what comes next.
+    pub awaited: Option<Box<Awaited>>,
     /// Where the message ends that memory was set aside for last: before it is read no other longer than the window gets any.
     reserved_until: u64,
     /// That memory was not taken back.
@@ -119,6 +136,7 @@ impl Incoming {
             unfinished_bytes: 0,
             message_end: 0,
             wanted: 0,
+            awaited: None,
             reserved_until: 0,
             has_reservation: false,
             set_aside: 0,
@@ -171,9 +189,14 @@ impl Incoming {
         self.unfinished_bytes > 0
     }
 
-    /// What the message that has begun lacks.
-    pub fn unfinished_bytes(&self) -> u64 {
-        self.unfinished_bytes
+    /// What the message at hand takes beyond what is here: one that has begun, or one that begins with what was given back.
+    pub fn missing_bytes(&self) -> u64 {
+        match self.awaited.as_deref() {
+            Some(&Awaited { bytes, begun }) if !self.is_unfinished() && begun.missing_bytes > 0 => {
+                bytes + begun.missing_bytes
+            }
+            _ => self.unfinished_bytes,
+        }
     }
 
     /// The peer has closed both ways: it reads nothing any more.
@@ -296,6 +319,7 @@ impl Incoming {
     }
 
     fn note(&mut self, step: Step, company_bytes: u64) {
+        self.awaited = None;
         self.messages += step.messages;
         if step.message_bytes > 0 {
             // The next packet brings all of a short one, and what is read before it the credit for that: asking for it each time, the peer would get credit by the packet.

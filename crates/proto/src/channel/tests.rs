@@ -68,7 +68,7 @@ impl Ends {
                 assert_eq!(is_readable, read > 0);
             }
             Step::Reserve if self.incoming.lacks_memory() => {
-                let buffers = self.incoming.unfinished_bytes() as usize / self.payload_bytes + 2;
+                let buffers = self.incoming.missing_bytes() as usize / self.payload_bytes + 2;
                 self.incoming.reserve(buffers, &mut self.rx);
             }
             Step::Reserve => {}

@@ -197,7 +197,8 @@ impl Endpoint {
     pub(super) fn let_come(&mut self, at: u32) {
         let window = self.receive_window();
         let incoming = &self.channels[at as usize].incoming;
-        let goes_beyond = || incoming.lacks_memory() && !self.rx_pool.may_begin(incoming.account(), 0, 0);
+        let may_begin = || !self.rx_pool.has_only_the_last() && self.rx_pool.may_begin(incoming.account(), 0, 0);
+        let goes_beyond = || incoming.lacks_memory() && !may_begin();
         if (incoming.is_longer_than(window) || goes_beyond()) && incoming.may_reserve(&self.rx_pool) {
             self.reserve_or_wait(at);
             return;

@@ -324,42 +324,6 @@ impl Endpoint {
         }
     }
 
-    fn handle_credit(&mut self, index: u32, number: u16, limit: u64) {
-        let Some(channel) = self.associations[index as usize].channel(number) else { return };
-        if self.channels[channel as usize].outgoing.raise_credit(limit) {
-            self.associations[index as usize].state_doublings = 0;
-            self.schedule_channel(channel);
-        }
-    }
-
-    /// The peer has no memory for more, whatever credit it gave: not before it gives that again.
-    fn handle_hold(&mut self, index: u32, number: u16) {
-        let Some(at) = self.associations[index as usize].channel(number) else { return };
-        self.channels[at as usize].outgoing.pause();
-        self.schedule_channel(at);
-    }
-
-    /// The peer waits for credit and knows only `limit`, or that it is paused: say it again, or that there is none.
-    fn handle_want(&mut self, index: u32, number: u16, limit: u64) {
-        let Some(at) = self.associations[index as usize].channel(number) else { return };
-        let channel = &self.channels[at as usize];
-        if channel.incoming.limit() <= limit && !channel.released && channel.failed.is_none() {
-            // There may be more memory than when something came the last time.
-            self.after_arrival(at);
-        }
-        let incoming = &self.channels[at as usize].incoming;
-        // It may be that it was told to send nothing more, and has credit.
-        let is_held = incoming.limit() <= limit && incoming.has_credit_for(self.rx_pool.payload_bytes());
-        if incoming.limit() > limit || is_held && self.may_go_on_now(at) {
-            self.say_credit(at);
-        } else if is_held && self.may_pause(at) {
-            self.pause_channel(at);
-        } else {
-            self.channels[at as usize].hold_due = true;
-            self.say_words(at);
-        }
-    }
-
     fn handle_numbered(
         &mut self,
         now: Time,

@@ -4,7 +4,7 @@ use ropeway_wire::{Content, Flags, Header, Mode, OpenFields, Packet, Type};
 
 use super::{Endpoint, Landing};
 use crate::association::MOST_REFUSALS;
-use crate::channel::{Channel, whole};
+use crate::channel::{Awaited, Begun, Channel, whole};
 use crate::ledger::AccountId;
 
 /// The share of the free memory that packets waiting for a lost one may have, of one association.
@@ -39,16 +39,30 @@ impl Endpoint {
         if self.rx_pool.is_exhausted() || !is_next && held_bytes + bytes > share {
             return false;
         }
-        let begun = || if is_next { Begun::of(packet, channel) } else { Begun::by_waiting(header, channel) };
+        let begun = || if is_next { begun_by(packet, channel) } else { begun_by_waiting(header, channel) };
         if self.has_memory(index, channel, account, bytes, is_next, begun) {
             return true;
         }
-        // Whoever else has begun a message may need the same memory for its end, and none of it is free before one of them is read.
-        let may_reserve = |channel: &Channel| is_next && channel.queued_in.is_none() && channel.incoming.lacks_memory();
-        match at.filter(|_| channel.is_some_and(may_reserve)) {
-            Some(at) => self.reserve_or_wait(at),
+        match at.filter(|_| is_next) {
+            Some(at) => self.await_memory(at, packet),
             None => false,
         }
+    }
+
+    /// A channel's next packet finds no memory: that is set aside for all of the message that it is of, or begins, or this waits in line. Says whether it has some.
+    fn await_memory(&mut self, at: u32, packet: &Packet<'_>) -> bool {
+        let channel = &mut self.channels[at as usize];
+        let begun = begun_by(packet, Some(channel));
+        channel.incoming.awaited = Some(Box::new(Awaited { bytes: packet.payload.len() as u64, begun }));
+        channel.queued_in.is_none() && self.reserve_what_it_lacks(at)
+    }
+
+    /// The same for what a channel is known to lack.
+    pub(super) fn reserve_what_it_lacks(&mut self, at: u32) -> bool {
+        let incoming = &self.channels[at as usize].incoming;
+        let may_reserve =
+            incoming.lacks_memory() || incoming.missing_bytes() > 0 && incoming.may_reserve(&self.rx_pool);
+        may_reserve && self.reserve_or_wait(at)
     }
 
     /// Whether a packet that takes so much finds memory: one that `is_next` in its channel, or one that waits for that.
@@ -76,7 +90,12 @@ impl Endpoint {
         // What waits for a lost packet does not keep that one away.
         let (apart_bytes, apart_begun) = if is_next { (received.held_bytes(), received.held_begun()) } else { (0, 0) };
         let piece_bytes = self.rx_pool.buffer_bytes();
-        let is_bounded = !begun.is_some || self.rx_pool.may_begin(account, piece_bytes, apart_begun * piece_bytes);
+        // Of the last memory a message has all that it lacks or nothing more: pieces of many would keep each other from their ends.
+        let may_begin = || {
+            let apart = apart_begun * piece_bytes;
+            !self.rx_pool.has_only_the_last() && self.rx_pool.may_begin(account, piece_bytes, apart)
+        };
+        let is_bounded = !begun.is_some || may_begin();
         let begins = begun.missing_bytes > 0;
         let wanted_bytes = if is_bounded { bytes } else { all_bytes };
         let lacks_memory = channel.is_some_and(|channel| channel.incoming.lacks_memory());
@@ -87,17 +106,15 @@ impl Endpoint {
                 return true;
             }
         }
-        // Of one that needs more credit, and memory for all of it by that, nothing is here that others could use.
-        let is_in_vain =
-            channel.is_some_and(|channel| channel.incoming.ends_beyond_limit()) && self.rx_pool.has_only_the_last();
-        (is_bounded || begins) && !is_in_vain && self.rx_pool.may_have(account, wanted_bytes, apart_bytes)
+        (is_bounded || begins) && self.rx_pool.may_have(account, wanted_bytes, apart_bytes)
     }
 
-    /// The same of a packet of full length that comes next on a channel, if it begins no message for which there is none.
+    /// The same of a packet of full length that comes next on a channel: what was given back, or one that begins no message for which there is none.
     pub(super) fn has_memory_for_next(&self, channel: &Channel) -> bool {
         let (index, bytes) = (channel.association, self.rx_pool.buffer_bytes());
         let account = self.associations[index as usize].account;
-        let begun = || Begun { is_some: channel.incoming.lacks_memory(), missing_bytes: 0 };
+        let next = || Begun { is_some: channel.incoming.lacks_memory(), missing_bytes: 0 };
+        let begun = || channel.incoming.awaited.as_deref().map_or_else(next, |awaited| awaited.begun);
         !self.rx_pool.is_exhausted() && self.has_memory(index, Some(channel), account, bytes, true, begun)
     }
 
@@ -129,40 +146,28 @@ impl Endpoint {
     }
 }
 
-/// What a packet adds to what is here of messages that are not whole.
-#[derive(Debug, Default)]
-struct Begun {
-    is_some: bool,
-    /// What is missing of a message that it begins.
-    missing_bytes: u64,
+/// What a packet adds in its order.
+pub(super) fn begun_by(packet: &Packet<'_>, channel: Option<&Channel>) -> Begun {
+    let begins =
+        |bytes: &[u8], length: u64| Begun { is_some: true, missing_bytes: length.saturating_sub(bytes.len() as u64) };
+    let payload = match channel {
+        Some(channel) if channel.mode == Mode::Stream => return Begun::default(),
+        Some(_) => packet.payload,
+        None => OpenFields::parse(packet.payload).map_or(&[][..], |fields| fields.early),
+    };
+    match Content::parse(packet.header.flags, payload) {
+        Ok(Content::First { length, bytes }) => begins(bytes, length.into()),
+        Ok(Content::Records(records)) => records
+            .beginning()
+            .map_or_else(Begun::default, |beginning| begins(beginning.bytes, beginning.length.into())),
+        Ok(Content::Bytes(_)) => Begun { is_some: channel.is_some(), missing_bytes: 0 },
+        _ => Begun::default(),
+    }
 }
 
-impl Begun {
-    /// By a packet in its order.
-    fn of(packet: &Packet<'_>, channel: Option<&Channel>) -> Begun {
-        let begins = |bytes: &[u8], length: u64| Begun {
-            is_some: true,
-            missing_bytes: length.saturating_sub(bytes.len() as u64),
-        };
-        let payload = match channel {
-            Some(channel) if channel.mode == Mode::Stream => return Begun::default(),
-            Some(_) => packet.payload,
-            None => OpenFields::parse(packet.payload).map_or(&[][..], |fields| fields.early),
-        };
-        match Content::parse(packet.header.flags, payload) {
-            Ok(Content::First { length, bytes }) => begins(bytes, length.into()),
-            Ok(Content::Records(records)) => records
-                .beginning()
-                .map_or_else(Begun::default, |beginning| begins(beginning.bytes, beginning.length.into())),
-            Ok(Content::Bytes(_)) => Begun { is_some: channel.is_some(), missing_bytes: 0 },
-            _ => Begun::default(),
-        }
-    }
-
-    /// By one that waits for a lost packet: what that is of is known when it has come.
-    fn by_waiting(header: &Header, channel: Option<&Channel>) -> Begun {
-        Begun { is_some: may_be_part(header, channel), missing_bytes: 0 }
-    }
+/// What one adds that waits for a lost packet: what that is of is known when it has come.
+fn begun_by_waiting(header: &Header, channel: Option<&Channel>) -> Begun {
+    Begun { is_some: may_be_part(header, channel), missing_bytes: 0 }
 }
 
 /// Whether a packet may be of a message that is not whole and has no memory set aside.

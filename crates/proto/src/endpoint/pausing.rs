@@ -1,4 +1,4 @@
-//! Channels whose peer is to send nothing more for now, as a packet found no memory (docs/protocol.md 5.11): what is under way then is all that is refused.
+//! Channels whose peer is to send nothing more for now, as a packet found no memory, and the credit with which they go on (docs/protocol.md 5.11, 7.2).
 
 use std::ops::Bound;
 
@@ -50,7 +50,7 @@ impl Endpoint {
 
     /// The same; the rest of a message that may not go on piece by piece has memory set aside, or waits in line for that.
     pub(super) fn may_go_on_now(&mut self, at: u32) -> bool {
-        self.may_go_on(at) || self.channels[at as usize].incoming.lacks_memory() && self.reserve_or_wait(at)
+        self.may_go_on(at) || self.channels[at as usize].queued_in.is_none() && self.reserve_what_it_lacks(at)
     }
 
     /// A packet of this channel has come and found memory: so may what follows.
@@ -96,6 +96,42 @@ impl Endpoint {
             let Some(&next) = self.paused.range(behind).next().or_else(|| self.paused.first()) else { return };
             self.let_go_last = next;
             self.let_go_if_it_may(next.1);
+        }
+    }
+
+    pub(super) fn handle_credit(&mut self, index: u32, number: u16, limit: u64) {
+        let Some(channel) = self.associations[index as usize].channel(number) else { return };
+        if self.channels[channel as usize].outgoing.raise_credit(limit) {
+            self.associations[index as usize].state_doublings = 0;
+            self.schedule_channel(channel);
+        }
+    }
+
+    /// The peer has no memory for more, whatever credit it gave: not before it gives that again.
+    pub(super) fn handle_hold(&mut self, index: u32, number: u16) {
+        let Some(at) = self.associations[index as usize].channel(number) else { return };
+        self.channels[at as usize].outgoing.pause();
+        self.schedule_channel(at);
+    }
+
+    /// The peer waits for credit and knows only `limit`, or that it is paused: say it again, or that there is none.
+    pub(super) fn handle_want(&mut self, index: u32, number: u16, limit: u64) {
+        let Some(at) = self.associations[index as usize].channel(number) else { return };
+        let channel = &self.channels[at as usize];
+        if channel.incoming.limit() <= limit && !channel.released && channel.failed.is_none() {
+            // There may be more memory than when something came the last time.
+            self.after_arrival(at);
+        }
+        let incoming = &self.channels[at as usize].incoming;
+        // It may be that it was told to send nothing more, and has credit.
+        let is_held = incoming.limit() <= limit && incoming.has_credit_for(self.rx_pool.payload_bytes());
+        if incoming.limit() > limit || is_held && self.may_go_on_now(at) {
+            self.say_credit(at);
+        } else if is_held && self.may_pause(at) {
+            self.pause_channel(at);
+        } else {
+            self.channels[at as usize].hold_due = true;
+            self.say_words(at);
         }
     }
 }

@@ -84,8 +84,10 @@ impl Endpoint {
 
     /// Sets memory aside for all that the message at hand lacks, if there is some: on a channel that nobody has accepted, of what is for all.
     fn reserve_if_free(&mut self, at: u32) -> bool {
+        let account = self.account_of(self.channels[at as usize].association);
+        self.channels[at as usize].incoming.charge_to(account);
         let channel = &self.channels[at as usize];
-        let (account, buffers) = (channel.incoming.account(), self.buffers_for(channel.incoming.unfinished_bytes()));
+        let buffers = self.buffers_for(channel.incoming.missing_bytes());
         let bytes = buffers * self.rx_pool.buffer_bytes();
         // Some of what it lacks may be here, and wait for a lost packet.
         let held_bytes = self.associations[channel.association as usize].received.held_bytes();
@@ -116,7 +118,7 @@ impl Endpoint {
     /// What becomes free is kept for this message, if no other claims it: otherwise those who go on, and shorter ones, would take it piece by piece.
     fn claim(&mut self, at: u32) {
         let incoming = &self.channels[at as usize].incoming;
-        let bytes = self.bytes_for(incoming.unfinished_bytes());
+        let bytes = self.bytes_for(incoming.missing_bytes());
         let (_, kept_by_host) = self.rx_pool.ledger.kept_bytes(incoming.account());
         let deserves = kept_by_host + bytes <= self.rx_pool.limit_bytes() / 8 * MOST_CLAIMED;
         if deserves && self.claimant.is_none() {
@@ -177,7 +179,7 @@ impl Endpoint {
 
     /// Lets the message come that waits on this channel, if there is memory for it, or lets it claim that.
     fn serve_channel(&mut self, at: u32) -> bool {
-        if !self.channels[at as usize].incoming.is_unfinished() {
+        if self.channels[at as usize].incoming.missing_bytes() == 0 {
             self.leave_line(at);
             return false;
         }

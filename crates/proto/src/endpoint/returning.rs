@@ -87,9 +87,6 @@ impl Endpoint {
         association.request_doublings = 0;
         association.ack_due = true;
         self.slots = self.slots - slots + association.received.kept_slots();
-        if let Some(at) = association.channel(void.channel) {
-            self.let_go_if_it_may(at);
-        }
         self.make_ready(index);
     }
 }

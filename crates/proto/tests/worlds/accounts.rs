@@ -257,18 +257,21 @@ fn a_lost_packet_finds_memory_where_what_waits_for_it_counts_for_more_than_it_ta
     // Short parts of a message whose beginning is lost, each of which counts as a whole piece.
     let first = speaker.number;
     speaker.number += 1;
-    (0..WAITING).for_each(|_| speaker.say(&mut world, 0, 1, (Type::Data, Flags::NONE), &[7; 100]));
+    for place in 1..=WAITING {
+        let flags = if place == WAITING { Flags::LAST } else { Flags::NONE };
+        speaker.say(&mut world, 0, 1, (Type::Data, flags), &[7; 100]);
+    }
     pass(&mut world, MS);
     begin_all_that_may(&mut world, 2, WAITING);
     let mut others = unread(&mut world, 8..12, 0, 10);
     carry_until(&mut world, &mut others, S, |_, _| false);
     assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
     speaker.number = first;
-    let beginning = [&100_000u32.to_be_bytes()[..], &[7; 1000]].concat();
+    let bytes = 1000 + WAITING * 100;
+    let beginning = [&(bytes as u32).to_be_bytes()[..], &[7; 1000]].concat();
     speaker.say(&mut world, 0, 0, (Type::Data, Flags::FIRST), &beginning);
     pass(&mut world, MS);
-    let unread = world.hosts[0].statistics(world.clock(0), speaker.readers[0]).unwrap().unread_bytes;
-    assert_eq!(unread as usize, beginning.len() + WAITING * 100);
+    assert_eq!(world.hosts[0].message_bytes(speaker.readers[0]), Some(bytes));
 }
 
 #[test]

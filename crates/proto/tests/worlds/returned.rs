@@ -236,3 +236,21 @@ fn very_many_messages_of_one_host_come_one_after_the_other() {
     println!("{} ms, {} packets withdrawn", ns / MS, world.hosts[1].counters().withdrawn);
     assert!(world.hosts[1].counters().withdrawn > 0, "there is too little memory");
 }
+
+#[test]
+fn messages_of_many_hosts_come_to_their_ends_in_what_is_left_for_those_who_keep_little() {
+    for (hosts, bytes) in [(8, 8_000), (30, 3_000), (60, 8_000), (3, 30_000)] {
+        let mut world = world_of(hosts + 2);
+        let mut few: Vec<_> = (2..hosts + 2)
+            .map(|host| {
+                let (client, server) = open(&mut world, host, 0, 7, Mode::Messages);
+                Flow::messages((host, client), (0, server), bytes, 1)
+            })
+            .collect();
+        let mut flows = unread(&mut world, 1..2, 0, 60);
+        carry_until(&mut world, &mut flows, S, |_, _| false);
+        assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+        let ns = carry(&mut world, &mut few, 5 * S);
+        println!("{hosts} hosts of {bytes}: {} ms", ns / MS);
+    }
+}

@@ -92,7 +92,7 @@ impl Incoming {
 
     /// Lets the message at hand come as a whole, in so many buffers that are set aside. Says whether the limit is another one by that.
     pub fn reserve(&mut self, buffers: usize, pool: &mut Pool) -> bool {
-        (self.reserved_until, self.has_reservation) = (self.message_end, true);
+        (self.reserved_until, self.has_reservation) = (self.end_at_hand(), true);
         self.keep_set_aside(buffers as u32, pool);
         let before = self.limit;
         self.promise(self.reach(pool), pool);
@@ -101,7 +101,12 @@ impl Incoming {
 
     /// With so much credit the message at hand comes to its end, also in a packet with others behind it.
     fn reach(&self, pool: &Pool) -> u64 {
-        self.message_end + pool.payload_bytes() as u64
+        self.end_at_hand() + pool.payload_bytes() as u64
+    }
+
+    /// Where the message at hand ends: one that has begun, or one that begins with what was given back.
+    fn end_at_hand(&self) -> u64 {
+        if self.is_unfinished() { self.message_end } else { self.offset + self.missing_bytes() }
     }
 
     /// The message at hand may get memory for all of it: it has the credit for that, or it is its turn, as what came before the last one with memory set aside was read, and that one, too. Otherwise
@@ -118,11 +123,6 @@ impl Incoming {
     /// A message has begun and has no memory for what is missing of it.
     pub fn lacks_memory(&self) -> bool {
         self.is_unfinished() && !self.is_reserved()
-    }
-
-    /// The message at hand needs more credit than its peer was told.
-    pub fn ends_beyond_limit(&self) -> bool {
-        self.lacks_memory() && self.message_end > self.limit
     }
 
     /// What is missing of the message that memory was set aside for.

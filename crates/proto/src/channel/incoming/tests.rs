@@ -167,7 +167,7 @@ fn a_message_takes_hardly_more_memory_than_it_has_bytes_however_long_its_packets
         let first = [&(LENGTH as u32).to_be_bytes()[..], &message[..1]].concat();
         incoming.take(Mode::Messages, Flags::FIRST, &first, 1 << 20, &mut rx).unwrap();
         for part in message[1..].chunks(packet_bytes) {
-            let is_end = incoming.unfinished_bytes() == part.len() as u64;
+            let is_end = incoming.missing_bytes() == part.len() as u64;
             let flags = if is_end { Flags::LAST } else { Flags::NONE };
             let result = match waits {
                 false => incoming.take(Mode::Messages, flags, part, 1 << 20, &mut rx),
@@ -428,8 +428,8 @@ fn memory_for_a_message_however_short_comes_with_credit_for_its_end_and_company(
     let record = [RecordPrefix::of_length(100).bytes(), &[7; 100]].concat();
     let records = &record.repeat(15)[..1456];
     incoming.take(Mode::Messages, Flags::RECORDS | Flags::FIRST, records, 2000, &mut rx).unwrap();
-    let end = 1456 + incoming.unfinished_bytes();
-    assert!(incoming.unfinished_bytes() > 0 && incoming.reserve(3, &mut rx));
+    let end = 1456 + incoming.missing_bytes();
+    assert!(incoming.missing_bytes() > 0 && incoming.reserve(3, &mut rx));
     assert_eq!(incoming.limit(), end + rx.payload_bytes() as u64);
 }
 
