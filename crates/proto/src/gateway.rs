@@ -95,6 +95,10 @@ pub struct Forwarder {
     /// The same for whole hosts, each of which has the nodes with its number in their upper half.
     hosts: BTreeMap<u16, usize>,
     outputs: Vec<Output>,
+    /// Places of the outputs with something waiting, each once: those whose turn is still to come in this round ...
+    turns: VecDeque<usize>,
+    /// ... and in the next one. A link that is full then begins with those that had nothing of it.
+    next_turns: VecDeque<usize>,
     neighbours: BTreeSet<Path>,
     limits: Limits,
     spare: Vec<Vec<u8>>,
@@ -143,8 +147,9 @@ impl Forwarder {
         }
         let output = |&to: &Path| Output { to, waiting: VecDeque::new(), waiting_bytes: 0 };
         let outputs = neighbours.iter().map(output).collect();
+        let (turns, next_turns) = (VecDeque::new(), VecDeque::new());
         let (spare, counters) = (Vec::new(), GatewayCounters::default());
-        Ok(Forwarder { nodes, hosts, outputs, neighbours, limits, spare, counters })
+        Ok(Forwarder { nodes, hosts, outputs, turns, next_turns, neighbours, limits, spare, counters })
     }
 
     /// Whether the table has a neighbour at this path.
@@ -210,37 +215,42 @@ impl Forwarder {
         buffer.clear();
         buffer.extend_from_slice(&shim.to_bytes());
         buffer.extend_from_slice(&bytes[SHIM_BYTES..]);
+        if output.waiting.is_empty() {
+            self.next_turns.push_back(place);
+        }
         output.waiting_bytes += buffer.len();
         output.waiting.push_back(buffer);
         Ok(())
     }
 
-    /// Hands what waits to `sink`, for each neighbour as far as its link takes it. `false`: some still waits.
+    /// Hands what waits to `sink`, a batch for each neighbour in turn, until what is left was refused. `false`: some still waits.
     pub fn transmit(&mut self, sink: &mut Sink<'_>) -> bool {
-        let mut is_empty = true;
-        for output in &mut self.outputs {
-            while !output.waiting.is_empty() {
-                let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
-                let count = output.waiting.len().min(BATCH_PACKETS);
-                slices.iter_mut().zip(&output.waiting).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
-                // Who is heard is not known here.
-                let handling = Handling { urgency: Urgency::Bulk, presence: Presence::Heard };
-                let accepted = sink(&output.to, handling, &slices[..count]).min(count);
-                for packet in output.waiting.drain(..accepted) {
-                    output.waiting_bytes -= packet.len();
-                    self.counters.forwarded += 1;
-                    self.counters.forwarded_bytes += packet.len() as u64;
-                    if self.spare.len() < SPARE_BUFFERS {
-                        self.spare.push(packet);
-                    }
-                }
-                if accepted < count {
-                    is_empty = false;
-                    break;
+        self.turns.append(&mut self.next_turns);
+        // It keeps its turn until the sink has answered: a sink that panics takes it from nobody.
+        while let Some(&place) = self.turns.front() {
+            let output = &mut self.outputs[place];
+            let mut slices = [IoSlice::new(&[]); BATCH_PACKETS];
+            let count = output.waiting.len().min(BATCH_PACKETS);
+            slices.iter_mut().zip(&output.waiting).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
+            // Who is heard is not known here.
+            let handling = Handling { urgency: Urgency::Bulk, presence: Presence::Heard };
+            let accepted = sink(&output.to, handling, &slices[..count]).min(count);
+            for packet in output.waiting.drain(..accepted) {
+                output.waiting_bytes -= packet.len();
+                self.counters.forwarded += 1;
+                self.counters.forwarded_bytes += packet.len() as u64;
+                if self.spare.len() < SPARE_BUFFERS {
+                    self.spare.push(packet);
                 }
             }
+            self.turns.pop_front();
+            if accepted == 0 {
+                self.next_turns.push_back(place);
+            } else if !output.waiting.is_empty() {
+                self.turns.push_back(place);
+            }
         }
-        is_empty
+        self.next_turns.is_empty()
     }
 }
 
@@ -263,6 +273,38 @@ mod tests {
 
     const SHIM: Shim = Shim { congested: false, hops: 3, destination: 2, source: 1 };
 
+    #[test]
+    fn neighbours_behind_full_links_have_equal_parts_of_them() {
+        // Three behind each of two links, whose packets have the neighbour's number in front.
+        const LINKS: usize = 2;
+        const BEHIND: usize = 3;
+        const ROUNDS: usize = 300;
+        const TAKEN: usize = 3;
+        let neighbour = |at: usize| Path([at as u8; Path::BYTES]);
+        let table: Vec<_> = (0..=LINKS * BEHIND).map(|at| (at as u32, neighbour(at))).collect();
+        let mut forwarder = Forwarder::new(&table, Limits::default()).unwrap();
+        let mut taken = [0; LINKS * BEHIND];
+        for _ in 0..ROUNDS {
+            for at in 0..taken.len() {
+                let to = packet(Shim { destination: at as u32, source: 6, ..SHIM }, 10);
+                while forwarder.outputs[at].waiting.len() < BATCH_PACKETS {
+                    forwarder.take(&neighbour(LINKS * BEHIND), false, &to);
+                }
+            }
+            let mut rooms = [TAKEN; LINKS];
+            forwarder.transmit(&mut |path, _, packets| {
+                let at = usize::from(path.0[0]);
+                let count = packets.len().min(rooms[at / BEHIND]);
+                rooms[at / BEHIND] -= count;
+                taken[at] += count;
+                count
+            });
+            assert_eq!(rooms, [0; LINKS], "what a link can take it is given");
+        }
+        let part = ROUNDS * TAKEN / BEHIND;
+        assert!(taken.iter().all(|&count| count.abs_diff(part) <= BATCH_PACKETS), "{taken:?}, each {part}");
+    }
+
     fn sent(forwarder: &mut Forwarder) -> Vec<(Path, Vec<u8>)> {
         let mut out = Vec::new();
         forwarder.transmit(&mut |path, _, packets| {
@@ -279,9 +321,9 @@ mod tests {
         forwarder.take(&A, true, &packet(Shim { destination: 3, ..SHIM }, 10));
         forwarder.take(&B, false, &packet(Shim { destination: 1, source: 2, congested: true, hops: 1 }, 10));
         let expected = [
-            (A, packet(Shim { destination: 1, source: 2, congested: true, hops: 0 }, 10)),
             (B, packet(Shim { hops: 2, ..SHIM }, 10)),
             (B, packet(Shim { hops: 2, destination: 3, congested: true, ..SHIM }, 10)),
+            (A, packet(Shim { destination: 1, source: 2, congested: true, hops: 0 }, 10)),
         ];
         assert_eq!(sent(&mut forwarder), expected);
     }
