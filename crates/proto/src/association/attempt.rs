@@ -75,6 +75,11 @@ impl Attempt {
             hint: None,
         }
     }
+
+    /// When something is to be done next.
+    pub fn due_at(&self) -> Time {
+        self.retry_at.min(self.give_up_at)
+    }
 }
 
 impl Association {

@@ -7,6 +7,7 @@ use ropeway_wire::{
 
 use super::cookies::COOKIE_NS;
 use super::keyed_opening::Answer;
+use super::timers::OVERSLEPT_NS;
 use super::{Endpoint, Path};
 use crate::association::{Attempt, Crossed, FIRST_RETRY_NS};
 use crate::sent::Packet as SentPacket;
@@ -18,6 +19,7 @@ impl Endpoint {
     /// Sends what an attempt has to say now, or ends it. `false`: it is over.
     pub(super) fn run_attempt(&mut self, now: Time, index: u32) -> bool {
         let jitter = self.random.next_u64();
+        let has_overslept = self.excuse_attempt(now, index);
         let association = &mut self.associations[index as usize];
         let Some(attempt) = association.attempt_mut() else { return true };
         if now >= attempt.give_up_at {
@@ -29,8 +31,8 @@ impl Endpoint {
         if now < attempt.retry_at {
             return true;
         }
-        if attempt.cookie.is_some_and(|(_, at)| now.since(at) >= COOKIE_NS) {
-            // No server takes it any more: the network was cut meanwhile, or the server stopped.
+        if attempt.cookie.map_or(has_overslept, |(_, at)| now.since(at) >= COOKIE_NS) {
+            // No server takes it any more, nor what may have come meanwhile: the network was cut, or one of the ends stopped.
             self.restart_attempt(index, now);
         }
         let association = &mut self.associations[index as usize];
@@ -67,6 +69,16 @@ impl Endpoint {
             None => self.send_syn(index, &path, &syn),
             Some((cookie, _)) => self.send_confirm(index, &syn, cookie),
         }
+        true
+    }
+
+    /// Time during which this end did not run does not count (docs/protocol.md 8.2): an attempt has as much in addition, and enough for an answer. Says whether there
+    /// was any.
+    fn excuse_attempt(&mut self, now: Time, index: u32) -> bool {
+        let Some(attempt) = self.associations[index as usize].attempt_mut() else { return false };
+        let Some(late_ns) = overslept_ns(attempt, now) else { return false };
+        attempt.give_up_at = attempt.give_up_at.after(late_ns).max(now.after(MOST_RETRY_NS));
+        attempt.retry_at = now;
         true
     }
 
@@ -133,6 +145,13 @@ impl Endpoint {
     pub(super) fn handle_cookie(&mut self, now: Time, path: &Path, id: Id, fields: &CookieFields) {
         let Some(index) = self.find_attempt(path, id, fields.nonce) else { return };
         let association = &mut self.associations[index as usize];
+        let unanswered = association.attempt().filter(|attempt| attempt.cookie.is_none());
+        if unanswered.is_some_and(|attempt| overslept_ns(attempt, now).is_some()) {
+            // The cookie may have waited here for as long: the attempt begins anew.
+            self.counters.dropped_unasked += 1;
+            self.run_attempt(now, index);
+            return self.settle_timers(now, index);
+        }
         let most = association.attempt().map_or(self.config.packet_bytes, |attempt| attempt.packet_bytes);
         let asked_at = association.attempt().and_then(|attempt| attempt.asked_at);
         if let Some(attempt) = association.attempt_mut() {
@@ -316,6 +335,7 @@ impl Endpoint {
             self.associations[index as usize].detach(number);
             self.fail_channel(at, code);
         }
+        self.excuse_attempt(now, index);
         self.restart_attempt(index, now);
         self.ask_for_first(index);
         self.run_attempt(now, index);
@@ -333,4 +353,9 @@ impl Endpoint {
             (attempt.destination_port, attempt.source_port) = (channel.remote_port, channel.local_port);
         }
     }
+}
+
+/// How late this end looks at an attempt, if that is so late that it did not run meanwhile.
+fn overslept_ns(attempt: &Attempt, now: Time) -> Option<u64> {
+    Some(now.since(attempt.due_at())).filter(|&late_ns| late_ns >= OVERSLEPT_NS)
 }

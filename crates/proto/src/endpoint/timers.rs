@@ -16,7 +16,7 @@ use crate::config::{Config, GateMode};
 use crate::time::Time;
 
 /// A timer that runs out so late says that nobody looked at the clock meanwhile: then silence is no proof against the peers ...
-const OVERSLEPT_NS: u64 = 1_000_000_000;
+pub(super) const OVERSLEPT_NS: u64 = 1_000_000_000;
 /// ... or later than this part of the time after which one is given up.
 const OVERSLEPT_SHARE: u64 = 4;
 /// Who will sleep looks so often for a timer that is not later by now: a wake-up in vain costs more than all of these.
@@ -173,7 +173,7 @@ impl Endpoint {
     /// When the earliest timer is due.
     fn due_at(&self, association: &Association, now: Time) -> Time {
         if let Phase::Opening(attempt) = &association.phase {
-            return attempt.retry_at.min(attempt.give_up_at);
+            return attempt.due_at();
         }
         let mut due = self.idle_due_at(association);
         let mut by = |at: Option<Time>| due = at.map_or(due, |at| due.min(at));

@@ -84,6 +84,63 @@ fn any_packet_of_the_opening_may_be_lost() {
     }
 }
 
+in_every_way!(an_end_that_was_stopped_while_it_connected_is_open_within_two_round_trips);
+fn an_end_that_was_stopped_while_it_connected_is_open_within_two_round_trips() {
+    // Up to three cookies wait for it meanwhile, none of which the server takes any more.
+    for cookies in 0..=3 {
+        for stopped_ns in [3 * S + 500 * MS, 7 * S + 500 * MS, 11 * S, 1000 * S] {
+            let mut world = listening(Net::default(), 1);
+            world.stopped.insert(1);
+            let client = try_connect(&mut world, 0, 1, 7).unwrap();
+            // SYN leaves at once, and after 10 and 20 ms more.
+            pass(&mut world, [5, 5, 15, 40][cookies] * MS);
+            if cookies == 0 {
+                world.cut.insert((0, 1));
+            }
+            world.stopped = [0].into();
+            pass(&mut world, stopped_ns);
+            (world.stopped, world.cut) = Default::default();
+            let taken = wait_for(&mut world, S, "open", |world| is_open(world, 0, client));
+            assert!(taken <= 2 * RTT, "{cookies} cookies, stopped for {stopped_ns}: {taken}");
+        }
+    }
+}
+
+in_every_way!(an_end_that_was_stopped_after_its_confirm_was_lost_begins_anew);
+fn an_end_that_was_stopped_after_its_confirm_was_lost_begins_anew() {
+    for stopped_ns in [2 * S, 4 * S, 11 * S] {
+        let mut world = listening(Net::default(), 1);
+        lose_first(&mut world, CONFIRM, 1);
+        let client = try_connect(&mut world, 0, 1, 7).unwrap();
+        pass(&mut world, 5 * MS);
+        world.stopped.insert(0);
+        pass(&mut world, stopped_ns);
+        world.stopped.clear();
+        let taken = wait_for(&mut world, S, "open", |world| is_open(world, 0, client));
+        assert!(taken <= 2 * RTT, "stopped for {stopped_ns}: {taken}");
+    }
+}
+
+in_every_way!(an_end_that_was_stopped_when_its_time_to_connect_was_nearly_over_asks_once_more);
+fn an_end_that_was_stopped_when_its_time_to_connect_was_nearly_over_asks_once_more() {
+    for is_there in [true, false] {
+        let mut world = listening(Net::default(), 1);
+        world.cut.insert((0, 1));
+        let client = try_connect(&mut world, 0, 1, 7).unwrap();
+        pass(&mut world, Config::default().connect_timeout_ns - MS);
+        world.stopped.insert(0);
+        pass(&mut world, 2 * S);
+        world.stopped.clear();
+        if is_there {
+            world.cut.clear();
+            let taken = wait_for(&mut world, S, "open", |world| is_open(world, 0, client));
+            assert!(taken <= 2 * RTT, "{taken}");
+        } else {
+            wait_for(&mut world, S, "given up", |world| failed(world, 0, client) == Some(ErrorCode::Timeout));
+        }
+    }
+}
+
 in_every_way!(what_opens_says_nothing_of_the_moment_and_is_repeated_byte_for_byte);
 fn what_opens_says_nothing_of_the_moment_and_is_repeated_byte_for_byte() {
     let mut world = listening(Net::default(), 1);
