@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use ropeway_engine::key_file::{self, Choice, KEY_FILE_VAR, KeyError, TRUSTED_VAR};
 use ropeway_engine::{ClusterKey, ClusterKeys};
+use ropeway_shm::sys;
 use ropeway_socket::api::cluster;
 use rustix::fs::{FileType, Mode, Stat, fchmod, fstat};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -66,6 +67,11 @@ enum Problem {
          no secret any more"
     )]
     Open { mode: u32 },
+    #[error(
+        "standard output is a file that others could open when it was made, and {why}. Nothing was written; remove it, and `ropeway key new FILE` makes one \
+         that is yours alone"
+    )]
+    Watched { why: &'static str },
     #[error("no random numbers: {0}")]
     Random(io::Error),
     #[error(transparent)]
@@ -122,7 +128,8 @@ fn print() -> Result<(), Problem> {
     Ok(())
 }
 
-/// The shell has made the file with the permissions of any other: they are taken away before there is anything to read.
+/// The shell has made the file with the permissions of any other: they are taken away before there is anything to read, and who opened it before that keeps it
+/// open.
 fn close_to_others(out: impl AsFd) -> Result<(), Problem> {
     let Some(about) = about_file(&out)? else { return Ok(()) };
     let mode = about.st_mode & PERMISSIONS;
@@ -132,7 +139,16 @@ fn close_to_others(out: impl AsFd) -> Result<(), Problem> {
     if about.st_size > 0 {
         return Err(Problem::Open { mode });
     }
-    fchmod(&out, Mode::from_raw_mode(OWNER_ONLY)).map_err(|errno| Problem::Write(errno.into()))
+    let set_mode = |mode| fchmod(&out, Mode::from_raw_mode(mode)).map_err(|errno| Problem::Write(errno.into()));
+    set_mode(OWNER_ONLY)?;
+    let why = match sys::is_open_nowhere_else(out.as_fd().as_raw_fd()) {
+        Ok(true) => return Ok(()),
+        Ok(false) => "somebody has it open",
+        Err(_) => "it is not to be found out here whether somebody has it open",
+    };
+    // Who tries again is to be told again.
+    set_mode(mode)?;
+    Err(Problem::Watched { why })
 }
 
 /// `None`: it is no file.
@@ -235,9 +251,10 @@ mod tests {
     fn made_by_a_shell(name: &str, content: &[u8]) -> (PathBuf, File) {
         let path = std::env::temp_dir().join(format!("ropeway-key-{}-{name}", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        std::fs::write(&path, content).unwrap();
+        // Opened once: a process that another test starts may have what is opened here for a moment longer.
+        let mut file = OpenOptions::new().append(true).create_new(true).open(&path).unwrap();
+        file.write_all(content).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        let file = OpenOptions::new().append(true).open(&path).unwrap();
         (path, file)
     }
 
@@ -246,6 +263,18 @@ mod tests {
         let (path, file) = made_by_a_shell("empty", b"");
         close_to_others(&file).unwrap();
         assert_eq!(mode(&file), 0o600);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_somebody_else_has_open_is_refused_however_often() {
+        let (path, file) = made_by_a_shell("watched", b"");
+        let _watching = File::open(&path).unwrap();
+        for _ in 0..2 {
+            let problem = close_to_others(&file).unwrap_err().to_string();
+            assert!(problem.contains("somebody has it open") && problem.contains("key new FILE"), "{problem}");
+            assert_eq!(mode(&file), 0o644);
+        }
         std::fs::remove_file(path).unwrap();
     }
 

@@ -213,6 +213,16 @@ pub fn lock_byte(fd: c_int, command: c_int, at: usize, kind: c_int) -> Result<c_
     Ok(c_int::from(range.l_type))
 }
 
+/// Whether a file is open nowhere but by this descriptor and its duplicates: only then the kernel gives a lease for writing, which is given back at once. It
+/// gives none to who does not own the file, and not on every file system.
+pub fn is_open_nowhere_else(fd: c_int) -> Result<bool> {
+    match fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK as usize) {
+        Ok(_) => fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK as usize).map(|_| true),
+        Err(libc::EAGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// True while a process with this number may have descriptors. A zombie has none; only a pidfd tells it from a process that
 /// is still closing them.
 pub fn process_exists(pid: u32) -> bool {

@@ -63,6 +63,19 @@ fn a_new_key_is_its_owners_alone_whoever_makes_the_file() {
 }
 
 #[test]
+fn a_key_is_not_written_into_a_file_that_somebody_opened_before_it_was_closed_to_others() {
+    let world = World::new();
+    let home = world.dir();
+    for redirection in [">", ">>"] {
+        let refused = shell(home, &format!(": > file && exec 3< file && \"$0\" key new {redirection} file"));
+        assert_eq!(refused.exit, Exit::Code(1), "{redirection}");
+        assert!(refused.stderr.contains("somebody has it open"), "{}", refused.stderr);
+        assert_eq!(lines(&home.join("file")).len(), 0, "{redirection}");
+    }
+    shell(home, "\"$0\" key new >> file && \"$0\" key check file").expect_success();
+}
+
+#[test]
 fn a_second_key_is_appended_and_never_replaces_the_first() {
     let world = World::new();
     let home = world.dir();
