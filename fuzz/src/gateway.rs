@@ -1,10 +1,13 @@
 //! A gateway whose neighbours, and others, send anything.
 
-use ropeway_proto::gateway::{Forwarder, GatewayCounters, Limits};
+use ropeway_proto::gateway::{Accepted, Forwarder, GatewayCounters, Limits};
 use ropeway_proto::{Path, SHIM_BYTES, Shim};
 use std::collections::VecDeque;
 
 const LIMITS: Limits = Limits { queue_bytes: 4096, mark_bytes: 1024 };
+
+/// Of what the links bear.
+const LONGEST_BYTES: usize = 1000;
 
 fn path(number: u8) -> Path {
     Path([number; Path::BYTES])
@@ -48,17 +51,17 @@ pub fn gateway(script: &[u8]) -> GatewayCounters {
         if from & 0x80 != 0 {
             let most = usize::from(high >> 3);
             let mut taken = 0;
-            forwarder.transmit(&mut |to, _, packets| {
+            forwarder.transmit_by(&mut |to, _, packets| {
                 let count = packets.len().min(most - taken);
                 taken += count;
                 packets[..count].iter().for_each(|packet| check(to, packet, &mut came));
-                count
+                Accepted { packets: count, longest_bytes: LONGEST_BYTES }
             });
         }
     }
-    forwarder.transmit(&mut |to, _, packets| {
+    forwarder.transmit_by(&mut |to, _, packets| {
         packets.iter().for_each(|packet| check(to, packet, &mut came));
-        packets.len()
+        Accepted { packets: packets.len(), longest_bytes: LONGEST_BYTES }
     });
     let counters = forwarder.counters();
     assert_eq!(forwarder.waiting(), (0, 0));

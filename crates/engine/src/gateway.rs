@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use ropeway_link::{Address, Batch, Ecn, Link, udp};
-use ropeway_proto::gateway::{Forwarder, TableError};
+use ropeway_proto::gateway::{Accepted, Forwarder, TableError};
 use ropeway_proto::{Shim, Time};
 use ropeway_shm::fork::Birthmark;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -356,12 +356,13 @@ impl State {
         // Only of those that were full before the time matters.
         let now = if rooms.iter().any(Room::is_full) { clock.now() } else { Time::ZERO };
         rooms.iter_mut().for_each(|room| room.begin(now));
-        forwarder.transmit(&mut |path, _, packets| {
+        forwarder.transmit_by(&mut |path, _, packets| {
             let to = path::decode(path);
             if rooms[to.link].rests() {
-                return 0;
+                return 0.into();
             }
             let link = &mut *links[to.link];
+            let longest_bytes = link.max_packet();
             let sent = match to.address {
                 Address::Udp(host) if host.port() == 0 => send_to_engines(link, host, packets),
                 to => link.send(&Batch::new(to, packets)),
@@ -371,7 +372,7 @@ impl State {
                 packets.len()
             });
             rooms[to.link].note(sent, packets.len());
-            sent
+            Accepted { packets: sent, longest_bytes }
         });
         rooms.iter_mut().for_each(|room| room.end(now));
         failure.map_or(Ok(arrived), Err)
@@ -409,6 +410,7 @@ fn named(counters: &GatewayCounters) -> BTreeMap<String, u64> {
         ("dropped_no_route", counters.dropped_no_route),
         ("dropped_returning", counters.dropped_returning),
         ("dropped_full", counters.dropped_full),
+        ("dropped_too_long", counters.dropped_too_long),
     ];
     all.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
 }

@@ -201,6 +201,25 @@ fn what_a_gateway_has_counted_can_be_asked_for() {
 }
 
 #[test]
+fn what_is_longer_than_the_link_beyond_a_gateway_bears_is_counted_as_such() {
+    let _alone = alone();
+    let pair = |max_packet| memory::pair(memory::Config { max_packet, ..memory::Config::default() }).unwrap();
+    let ((client, near), (far, server)) = (pair(9000), pair(1500));
+    let table =
+        [(CLIENT, 0, 0), (SERVER, 1, 1)].map(|(node, link, at)| Neighbour { node, link, address: Address::Sim(at) });
+    let running = Running::start(vec![boxed(near), boxed(far)], &table);
+    let (client, links) = engine_with(None, CLIENT, vec![boxed(client)]);
+    let (server, _) = engine_with(None, SERVER, vec![boxed(server)]);
+    server.listen(PORT, Mode::Stream, 8).unwrap();
+    let ways = [Way::Through(Target { link: links[0], address: Address::Sim(1) }, SERVER)];
+    let soon = Some(Instant::now() + Duration::from_millis(200));
+    let refused = client.connect_over(&Routes { ways: &ways, bonded: false }, PORT, Mode::Stream, soon);
+    let counters = running.gateway.counters();
+    assert!(refused.is_err() && counters.received > 0, "{refused:?} {counters:?}");
+    assert_eq!((counters.forwarded, counters.dropped_too_long), (0, counters.received), "{counters:?}");
+}
+
+#[test]
 fn without_a_number_nobody_talks_through_gateways() {
     let _alone = alone();
     let (one, _other) = memory::pair(memory::Config::default()).unwrap();

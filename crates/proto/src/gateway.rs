@@ -52,6 +52,8 @@ pub struct GatewayCounters {
     pub dropped_returning: u64,
     /// The queue towards the neighbour was full.
     pub dropped_full: u64,
+    /// The link towards the neighbour bears only shorter ones.
+    pub dropped_too_long: u64,
 }
 
 impl GatewayCounters {
@@ -63,6 +65,22 @@ impl GatewayCounters {
             + self.dropped_no_route
             + self.dropped_returning
             + self.dropped_full
+            + self.dropped_too_long
+    }
+}
+
+/// What a link did with the packets that it was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// It is done with so many, from the first on.
+    pub packets: usize,
+    /// Those of them that are longer than this it did not send.
+    pub longest_bytes: usize,
+}
+
+impl From<usize> for Accepted {
+    fn from(packets: usize) -> Accepted {
+        Accepted { packets, longest_bytes: usize::MAX }
     }
 }
 
@@ -225,6 +243,11 @@ impl Forwarder {
 
     /// Hands what waits to `sink`, a batch for each neighbour in turn, until what is left was refused. `false`: some still waits.
     pub fn transmit(&mut self, sink: &mut Sink<'_>) -> bool {
+        self.transmit_by(&mut |path, handling, packets| sink(path, handling, packets).into())
+    }
+
+    /// The same for links that differ in the packets they bear.
+    pub fn transmit_by(&mut self, sink: &mut Sink<'_, Accepted>) -> bool {
         self.turns.append(&mut self.next_turns);
         // It keeps its turn until the sink has answered: a sink that panics takes it from nobody.
         while let Some(&place) = self.turns.front() {
@@ -234,11 +257,16 @@ impl Forwarder {
             slices.iter_mut().zip(&output.waiting).for_each(|(slice, packet)| *slice = IoSlice::new(packet));
             // Who is heard is not known here.
             let handling = Handling { urgency: Urgency::Bulk, presence: Presence::Heard };
-            let accepted = sink(&output.to, handling, &slices[..count]).min(count);
+            let Accepted { packets, longest_bytes } = sink(&output.to, handling, &slices[..count]);
+            let accepted = packets.min(count);
             for packet in output.waiting.drain(..accepted) {
                 output.waiting_bytes -= packet.len();
-                self.counters.forwarded += 1;
-                self.counters.forwarded_bytes += packet.len() as u64;
+                if packet.len() > longest_bytes {
+                    self.counters.dropped_too_long += 1;
+                } else {
+                    self.counters.forwarded += 1;
+                    self.counters.forwarded_bytes += packet.len() as u64;
+                }
                 if self.spare.len() < SPARE_BUFFERS {
                     self.spare.push(packet);
                 }

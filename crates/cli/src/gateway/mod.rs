@@ -204,7 +204,11 @@ fn as_lines(shown: &Shown) -> String {
     let head = format!("process {pid}: {waiting_packets} packets, {waiting_bytes} bytes wait\n");
     let links = links.iter().map(|link| {
         let end = output::printable(&format!("{} {}", link.name, link.local));
-        format!("  {end}: {} sent, {} received\n", link.sent_packets, link.received_packets)
+        let refused = match link.send_errors {
+            0 => String::new(),
+            count => format!(", {count} refused"),
+        };
+        format!("  {end}: {} sent, {} received{refused}\n", link.sent_packets, link.received_packets)
     });
     let counters = counters.iter().map(|(name, count)| format!("  {} {count}\n", output::printable(name)));
     [head].into_iter().chain(links).chain(counters).collect()
@@ -222,6 +226,25 @@ mod tests {
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let listener = UnixListener::bind_addr(&address).unwrap();
         std::thread::spawn(move || listener.accept().unwrap().0.write_all(answer.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn a_link_of_which_packets_were_refused_says_how_many() {
+        let link = |send_errors| control::LinkShown {
+            name: "udp".into(),
+            local: "a".into(),
+            send_errors,
+            ..Default::default()
+        };
+        let counters = [("forwarded".to_owned(), 9)].into();
+        let shown = Shown { pid: 1, links: vec![link(0), link(3)], counters, waiting_packets: 2, waiting_bytes: 80 };
+        let lines = [
+            "process 1: 2 packets, 80 bytes wait",
+            "  udp a: 0 sent, 0 received",
+            "  udp a: 0 sent, 0 received, 3 refused",
+            "  forwarded 9",
+        ];
+        assert_eq!(as_lines(&shown).lines().collect::<Vec<_>>(), lines);
     }
 
     #[test]

@@ -51,16 +51,18 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let shim = Shim { congested: false, hops: 2, destination: 2, source: 1 };
     let mut pin = vec![0; 24];
     pin[0] = 0x1D;
-    let long = {
-        let mut long = vec![0; 24 + 900];
-        (long[0], long[2], long[3]) = (0x1B, 3, 132);
-        long
+    let with_payload = |bytes: u16| {
+        let mut packet = vec![0; 24 + usize::from(bytes)];
+        packet[0] = 0x1B;
+        packet[2..4].copy_from_slice(&bytes.to_be_bytes());
+        packet
     };
     let one = |from: u8, shim: Shim, packet: &[u8]| step(from, 0, shim, packet);
     vec![
         ("forwarded", step(0x81, 4, shim, &pin)),
         ("back", step(0x82, 4, Shim { destination: 1, source: 3, ..shim }, &pin)),
-        ("marked-and-full", (0..8).flat_map(|_| one(1, shim, &long)).collect()),
+        ("marked-and-full", (0..8).flat_map(|_| one(1, shim, &with_payload(900))).collect()),
+        ("too-long", one(1, shim, &with_payload(1000))),
         ("stranger", one(5, shim, &pin)),
         ("no-shim", [&[1, 0, 24], &pin[..]].concat()),
         ("malformed", one(1, shim, &pin[..23])),
@@ -78,7 +80,7 @@ fn every_seed_of_gateway_passes_and_all_that_can_become_of_a_packet_is_among_the
         std::fs::create_dir_all(&dir).unwrap();
         seeds().iter().for_each(|(name, bytes)| std::fs::write(dir.join(name), bytes).unwrap());
     }
-    let mut sums = [0; 9];
+    let mut sums = [0; 10];
     for (name, bytes) in seeds() {
         let seed = std::fs::read(dir.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(seed, bytes, "{name}: write the seeds anew with ROPEWAY_WRITE_SEEDS=1");
@@ -99,6 +101,7 @@ fn every_seed_of_gateway_passes_and_all_that_can_become_of_a_packet_is_among_the
             counted.dropped_no_route,
             counted.dropped_returning,
             counted.dropped_full,
+            counted.dropped_too_long,
         ];
         sums.iter_mut().zip(all).for_each(|(sum, count)| *sum += count);
     }
