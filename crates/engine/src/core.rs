@@ -13,7 +13,7 @@ use crate::shimmed::Shimmed;
 use crate::spin::Spin;
 use crate::wait::{Subject, Waiters};
 use nix::time::{ClockId, clock_gettime};
-use ropeway_link::{Batch, Ecn, Presence, Urgency};
+use ropeway_link::{Batch, Ecn, Own, Presence, Urgency};
 use ropeway_proto::config::SetError;
 use ropeway_proto::{AcceptError, ChannelId, Config, Endpoint, Handling, Joined, Landing, PIECE_BYTES, Path, Time};
 use std::collections::BTreeMap;
@@ -308,7 +308,9 @@ impl Core {
                 is_empty &= member.failed;
                 continue;
             }
+            let mut newest_own = member.known_own;
             let count = member.link.receive(ARRIVALS_PER_TURN, &mut |received| {
+                newest_own = newest_own.max(received.to);
                 let congested = received.ecn == Ecn::Congested;
                 if shimmed.may_precede(received.bytes)
                     && let Some((path, marked, packet)) = shimmed.take(place as u8, &received)
@@ -318,6 +320,13 @@ impl Core {
                 let path = path::encode(place as u8, received.from).bound(received.to.0);
                 endpoint.handle_packet_for(now, &path, congested, received.bytes, landing);
             });
+            // What an attempt has sent there before that is repeated.
+            for before in member.known_own.0..newest_own.0 {
+                if let Some(own) = member.link.own_address(Own(before + 1)) {
+                    endpoint.add_own_path(path::encode(place as u8, own));
+                }
+            }
+            member.known_own = newest_own;
             match count {
                 Ok(0) => member.quiet = member.quiet.saturating_add(1),
                 Ok(count) => {

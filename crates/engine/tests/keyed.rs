@@ -5,7 +5,7 @@ use ropeway_engine::{ClusterKey, ClusterKeys, Engine, Error, ErrorCode, Interest
 use ropeway_link::fault::FaultLink;
 use ropeway_link::udp::{self, UdpLink};
 use ropeway_link::{Address, Faults, Link};
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -133,12 +133,27 @@ fn keys_are_replaced_while_an_engine_runs() {
 fn an_engine_may_talk_to_itself() {
     for numbers in [&[1][..], &[]] {
         let one = end(numbers);
-        one.engine.listen(7, Mode::Messages, 8).unwrap();
-        let channel = one.engine.connect(one.to(&one), 7, Mode::Messages, soon()).unwrap();
-        let other = one.engine.accept(7, soon()).unwrap();
-        one.engine.send_all(channel, b"hello", soon()).unwrap();
-        assert_eq!(one.engine.recv(other, &mut [0; 10], soon()).unwrap(), Some(5));
+        talks_to_itself(&one, one.address);
     }
+}
+
+#[test]
+fn an_engine_at_a_wildcard_address_may_talk_to_itself_at_each_address_of_the_host() {
+    for numbers in [&[1][..], &[]] {
+        for (wildcard, own) in [("0.0.0.0:0", "127.0.0.1"), ("[::]:0", "::1")] {
+            let one = end_at(wildcard, &Options { keys: keys(numbers), ..Options::default() });
+            let Address::Udp(local) = one.address else { panic!("a UDP link has a UDP address") };
+            talks_to_itself(&one, Address::Udp((own.parse::<IpAddr>().unwrap(), local.port()).into()));
+        }
+    }
+}
+
+fn talks_to_itself(one: &End, at: Address) {
+    one.engine.listen(7, Mode::Messages, 8).unwrap();
+    let channel = one.engine.connect(Target { link: one.link, address: at }, 7, Mode::Messages, soon()).unwrap();
+    let other = one.engine.accept(7, soon()).unwrap();
+    one.engine.send_all(channel, b"hello", soon()).unwrap();
+    assert_eq!(one.engine.recv(other, &mut [0; 10], soon()).unwrap(), Some(5));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::path;
 use crate::room::Room;
 use crate::shimmed::Shimmed;
 use nix::errno::Errno;
-use ropeway_link::{Address, Batch, Link, Presence, Report};
+use ropeway_link::{Address, Batch, Link, Own, Presence, Report};
 use ropeway_proto::{ChannelId, ErrorCode, Path, Taken, Time};
 use ropeway_shm::sys::Uncancelled;
 use std::io;
@@ -23,6 +23,8 @@ pub struct LinkId(pub(crate) u8);
 /// One link and what is known of it.
 pub(super) struct Member {
     pub link: Box<dyn Link>,
+    /// The last of its own addresses of which the endpoint knows that it may talk to itself there.
+    pub known_own: Own,
     /// Turns since it last brought something.
     pub quiet: u32,
     /// Whether it takes packets.
@@ -70,7 +72,7 @@ impl Core {
         if let Some(slots) = link.receive_slots() {
             self.endpoint.gate().add_receive_slots(slots as u64);
         }
-        self.members.push(Member { link, quiet: 0, room: Room::default(), failed: false });
+        self.members.push(Member { link, known_own: Own::ANY, quiet: 0, room: Room::default(), failed: false });
         self.endpoint.tell_links_apart(self.members.len(), path::link);
         Some(LinkId(place))
     }
