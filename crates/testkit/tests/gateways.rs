@@ -22,12 +22,16 @@ const SERVER_PORT: u16 = 7460;
 /// h1 and h2 in one segment, h3 and h4 in the other, g1 and g2 between them.
 fn apart(options: &[&str]) -> TestBox {
     let cluster = TestBox::up(&[&["--hosts", "4", "--gateways", "2"], options].concat());
-    for gateway in ["g1", "g2"] {
+    kernels_forward_nothing(&cluster, &["g1", "g2"]);
+    cluster
+}
+
+fn kernels_forward_nothing(cluster: &TestBox, gateways: &[&str]) {
+    for gateway in gateways {
         let off = "echo 0 > /proc/sys/net/ipv4/ip_forward && echo 0 > /proc/sys/net/ipv6/conf/all/forwarding";
         let off = command("sh", ["-c", off]);
         cluster.run(gateway, &off, LIMIT).expect_success();
     }
-    cluster
 }
 
 /// `ropeway gateway` in g1 or g2, for the nodes 1 (h1) and 3 (h3).
@@ -48,12 +52,13 @@ fn h3(cluster: &TestBox) -> String {
     format!("3=io/{}:{SERVER_PORT}", cluster.v4("h3"))
 }
 
-fn gateway_between(cluster: &TestBox, host: &str, links: &[String; 2], routes: &[String; 2]) -> Process {
+fn gateway_between(cluster: &TestBox, host: &str, links: &[String; 2], routes: &[String]) -> Process {
     let mut cmd = command(env::ropeway(), ["gateway"]);
     cmd.args(links.iter().flat_map(|link| ["--link", link]));
     cmd.args(routes.iter().flat_map(|route| ["--route", route]));
     let process = cluster.spawn(host, &cmd);
-    process.wait_until("it forwards", LIMIT, || process.stderr().contains("forwarding for 2 nodes")).expect("in time");
+    let forwards = format!("forwarding for {} nodes", routes.len());
+    process.wait_until("it forwards", LIMIT, || process.stderr().contains(&forwards)).expect("in time");
     process
 }
 
@@ -91,7 +96,7 @@ impl Files {
         std::fs::metadata(self.copy()).map_or(0, |meta| meta.len())
     }
 
-    /// What `ropeway cp` has so far.
+    /// What `ropeway cp` has so far, until it has all.
     fn part_bytes(&self) -> u64 {
         std::fs::metadata(self.target().join("file.ropeway-part")).map_or(0, |meta| meta.len())
     }
@@ -104,9 +109,14 @@ impl Files {
 }
 
 fn receiver(cluster: &TestBox, files: &Files) -> Process {
+    receiver_at(cluster, 3, files)
+}
+
+/// In the host with the node's number.
+fn receiver_at(cluster: &TestBox, node: usize, files: &Files) -> Process {
     let (target, bind) = (files.target().display().to_string(), format!("0.0.0.0:{SERVER_PORT}"));
-    let receive = command(env::ropeway(), ["cp", "--receive", &target, "--bind", &bind, "--node", "3"]);
-    let receiver = cluster.spawn("h3", &receive);
+    let receive = command(env::ropeway(), ["cp", "--receive", &target, "--bind", &bind, "--node", &node.to_string()]);
+    let receiver = cluster.spawn(&format!("h{node}"), &receive);
     receiver.wait_until("it receives", LIMIT, || receiver.stderr().contains("receiving into")).expect("in time");
     receiver
 }
@@ -117,9 +127,15 @@ fn send(cluster: &TestBox, files: &Files) -> Command {
 }
 
 fn send_through(cluster: &TestBox, files: &Files, gateways: &[&str]) -> Command {
+    send_to(cluster, 3, (1, CLIENT_PORT), files, gateways)
+}
+
+/// From h1, where the sender is `own` (a node, at a port).
+fn send_to(cluster: &TestBox, node: usize, own: (usize, u16), files: &Files, gateways: &[&str]) -> Command {
     let source = files.dir.path().join("file").display().to_string();
-    let mut send = command(env::ropeway(), ["cp", &source, &format!("@3:{SERVER_PORT}"), "--node", "1"]);
-    send.args(["--bind", &format!("{}:{CLIENT_PORT}", cluster.v4("h1"))]);
+    let (to, own_node) = (format!("@{node}:{SERVER_PORT}"), own.0.to_string());
+    let mut send = command(env::ropeway(), ["cp", &source, &to, "--node", &own_node]);
+    send.args(["--bind", &format!("{}:{}", cluster.v4("h1"), own.1)]);
     for gateway in gateways {
         let address = cluster.v4(&format!("{gateway}-compute"));
         send.args(["--gateway", &format!("{address}:{GATEWAY_PORT}")]);
@@ -221,6 +237,43 @@ fn a_copy_goes_through_two_gateways_with_plain_ethernet_between_them() {
     for host in ["g1", "g2"] {
         assert!(counted(&cluster, host, "forwarded_bytes") > files.bytes as u64, "{host}");
     }
+}
+
+#[test]
+fn copies_to_several_hosts_through_a_gateway_whose_line_is_full_go_on_side_by_side() {
+    need_box!();
+    let cluster = TestBox::up(&["--hosts", "5", "--gateways", "1", "--io-hosts", "4"]);
+    kernels_forward_nothing(&cluster, &["g1"]);
+    let slow = ["qdisc", "replace", "dev", "eth1", "root", "tbf", "rate", "50mbit", "burst", "16k", "limit", "1000000"];
+    cluster.run("g1", &command("tc", slow), LIMIT).expect_success();
+    // To each of h2 to h5 goes a sender of its own in h1.
+    let own = |node: usize| (10 + node, CLIENT_PORT + node as u16);
+    let nodes = 2..=5;
+    let routes: Vec<String> = (nodes.clone())
+        .flat_map(|node| {
+            let (own_node, port) = own(node);
+            let there = format!("{node}=io/{}:{SERVER_PORT}", cluster.v4(&format!("h{node}")));
+            [there, format!("{own_node}=compute/{}:{port}", cluster.v4("h1"))]
+        })
+        .collect();
+    let links = ["compute", "io"].map(|segment| udp_link(&cluster, "g1", segment));
+    let _gateway = gateway_between(&cluster, "g1", &links, &routes);
+    let files: Vec<(usize, Files)> = nodes.map(|node| (node, Files::new(20_000_000))).collect();
+    let _receivers: Vec<Process> = files.iter().map(|(node, files)| receiver_at(&cluster, *node, files)).collect();
+    let send = |(node, files): &(usize, Files)| send_to(&cluster, *node, own(*node), files, &["g1"]);
+    let senders: Vec<Process> = files.iter().map(|to| cluster.spawn("h1", &send(to))).collect();
+    let arrived = || files.iter().map(|(_, files)| files.part_bytes() + files.copied_bytes()).collect::<Vec<u64>>();
+    let wait_until = |what, done: &dyn Fn(&[u64]) -> bool| {
+        senders[0].wait_until(what, LIMIT, || done(&arrived())).expect("in time");
+        arrived()
+    };
+    // One begins after the other.
+    let before = wait_until("all have begun", &|bytes| bytes.iter().all(|&bytes| bytes > 300_000));
+    let more = |bytes: &[u64]| bytes.iter().zip(&before).map(|(bytes, before)| bytes - before).collect::<Vec<u64>>();
+    let after = wait_until("more has come", &|bytes| more(bytes).iter().sum::<u64>() > 6_000_000);
+    let more = more(&after);
+    println!("{before:?} bytes when all had begun, and {more:?} then");
+    assert!(more.iter().all(|&bytes| bytes > 750_000), "{more:?}: each is to have about a quarter");
 }
 
 /// The description of the cluster that [`apart`] makes: node1 to node4 are h1 to h4, g1 and g2 forward.
