@@ -410,6 +410,36 @@ mod tests {
     }
 
     #[test]
+    fn who_wants_one_packet_gets_it_beside_processes_of_its_user_that_take_all_they_can_get() {
+        // One that has nothing left between two of them, and two that want the next one before they have the last: neither takes what is left for both.
+        little_beside_bulk(1, 1);
+        little_beside_bulk(2, 1);
+        little_beside_bulk(2, 2);
+    }
+
+    fn little_beside_bulk(processes: u8, backlog: u64) {
+        let boards = Boards::new();
+        let [mut bulk] = boards.processes([0]);
+        let mut all: Vec<Process> = (0..processes).map(|index| Process::on(&boards.place(0), index + 2)).collect();
+        bulk.backlog = 1_000_000;
+        let mut had_at_us = vec![0; all.len()];
+        for step in 0..1000 {
+            let us = step * 100;
+            // Each wish has an age when others look.
+            bulk.turn(at_us(us), 5);
+            for (index, one) in all.iter_mut().enumerate() {
+                one.backlog = one.backlog.max(backlog);
+                one.turn(at_us(us + 30 + index as u64 * 30), 1);
+                if one.outstanding > 0 {
+                    had_at_us[index] = us;
+                }
+                let waits_us = us - had_at_us[index];
+                assert!(waits_us < 2000, "{processes} that want {backlog}, the {index}th at {us} us: {waits_us} us");
+            }
+        }
+    }
+
+    #[test]
     fn who_begins_after_the_board_was_removed_is_seen_by_those_who_were_there_before() {
         let boards = Boards::new();
         let mut old = Process::on(&boards.place(0), 1);

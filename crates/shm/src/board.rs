@@ -30,7 +30,7 @@ pub use users::USERS;
 pub const SLOTS: usize = 64;
 /// What somebody wanted so long ago it does not want any more; until then the wish fades.
 const WISH_NS: u64 = 4_000_000;
-/// For so long it does not fade to other users: twice the time between two words of who is busy.
+/// For so long it does not fade to others: twice the time between two words of who is busy.
 const FRESH_NS: u64 = 1_000_000;
 /// What somebody holds counts for no longer than this after it was written, whatever stands there: twice the longest lease that can be set, and room.
 const LONGEST_NS: u64 = 5_000_000_000;
@@ -106,8 +106,7 @@ unsafe impl Sync for Slots {}
 /// What the others want.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// The demand of each process of this user that has one; while other users have some, what it may use ([`usable`]), so that processes of one user do not hold more together
-    /// than is the user's.
+    /// What each process of this user that wants something may use ([`usable`]).
     pub demands: Vec<Wanted>,
     /// How many of these have a slot before ours: our place in a round.
     pub before: u64,
@@ -411,10 +410,8 @@ impl Board {
             let age_ns = now.saturating_sub(written_ns);
             let demand = slot.demand_bytes.load(Ordering::Relaxed);
             let packet_bytes = slot.packet_bytes.load(Ordering::Relaxed).min(LONGEST_PACKET_BYTES);
-            let bytes = match others.users.is_empty() {
-                true => faded(demand, age_ns),
-                false => usable_after(demand, age_ns, packet_bytes),
-            };
+            // As other users reckon it: together processes of one user hold no more than is the user's.
+            let bytes = usable_after(demand, age_ns, packet_bytes);
             if bytes > 0 {
                 others.demands.push(Wanted { bytes, packet_bytes });
                 others.before += u64::from(place < own);
@@ -548,12 +545,23 @@ mod tests {
         boards[1].publish(wants(500));
         assert_eq!(
             boards[2].others(),
-            Others { demands: vec![wanted(1000), wanted(500)], before: 2, ..Others::default() }
+            Others { demands: vec![wanted(1500), wanted(750)], before: 2, ..Others::default() }
         );
-        assert_eq!(boards[0].others(), Others { demands: vec![wanted(500)], ..Others::default() });
-        pass(WISH_NS / 2);
+        assert_eq!(boards[0].others(), Others { demands: vec![wanted(750)], ..Others::default() });
+        pass(FRESH_NS + WISH_NS / 2);
         boards[1].publish(wants(0));
-        assert_eq!(boards[2].others(), Others { demands: vec![wanted(500)], before: 1, ..Others::default() });
+        assert_eq!(boards[2].others(), Others { demands: vec![wanted(750)], before: 1, ..Others::default() });
+    }
+
+    #[test]
+    fn who_wants_a_packet_is_left_one_until_its_wish_has_faded() {
+        let (_directory, mut boards) = boards("packet", 2);
+        boards[1].publish(wants(10));
+        assert_eq!(boards[0].others().demands, [wanted(15)]);
+        pass(FRESH_NS + WISH_NS - WISH_NS / 10);
+        assert_eq!(boards[0].others().demands, [wanted(10)]);
+        pass(WISH_NS / 10);
+        assert_eq!(boards[0].others(), Others::default());
     }
 
     #[test]
