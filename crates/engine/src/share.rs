@@ -92,10 +92,12 @@ impl Share {
         let gate = endpoint.gate();
         if gate.is_idle() {
             // The others may have it.
-            self.look_at = None;
-            if self.held_bytes > 0 {
+            if self.look_at.take().is_some() || self.held_bytes > 0 {
                 self.allow_none(endpoint);
                 self.give_back(0);
+                if let Some(board) = &mut self.board {
+                    board.end_wait();
+                }
             }
             return false;
         }
@@ -156,6 +158,9 @@ impl Share {
                 },
                 patience_ns: valid_ns,
             });
+        } else if self.part_bytes > 0 {
+            // Between its turns it waits on.
+            board.end_wait();
         }
         self.allowed_bytes = wanted.min(self.held_bytes);
         if self.allowed_bytes < packet {
@@ -621,6 +626,32 @@ mod tests {
     }
 
     #[test]
+    fn a_user_who_takes_what_others_leave_between_their_bursts_is_believed_each_time() {
+        // Bursts that want their part of the whole, and some that are over before the other user has come down to leave them all they may use.
+        [100, 20].into_iter().for_each(bursts_beside_bulk);
+    }
+
+    fn bursts_beside_bulk(packets: u64) {
+        let boards = Boards::new();
+        let [mut bulk, mut bursts] = boards.processes([0, 1]);
+        let whole = bulk.endpoint.gate().whole_budget_bytes();
+        bulk.backlog = 1_000_000_000;
+        // For some times as long as what all these waits take from patience comes back in.
+        for step in 0..50_000 {
+            let us = 20_000 + step * 100;
+            bulk.turn(at_us(us), 4);
+            if step % 200 == 0 {
+                assert_eq!(bursts.backlog, 0, "{us} us");
+                assert!(step == 0 || bulk.share.held_bytes == whole, "{us} us: it has taken all");
+                bursts.backlog = packets;
+            }
+            bursts.turn(at_us(us + 50), 4);
+            let charged = [bulk.charged(), bursts.charged()];
+            assert!(charged.iter().sum::<u64>() <= whole, "{packets} packets, {us} us: {charged:?} of {whole}");
+        }
+    }
+
+    #[test]
     fn processes_of_a_user_hold_no_more_together_than_is_theirs_and_nobody_is_taken_for_a_liar() {
         let boards = Boards::new();
         // One user's wants a little, all the time, and takes a little more; all others take what they can get.
@@ -641,24 +672,46 @@ mod tests {
         }
     }
 
+    /// Says that it has packets of that length, and wants and holds all there is.
+    fn holds_all(liar: &mut Board, packet_bytes: u64) {
+        let demand = Wanted { bytes: u64::MAX, packet_bytes };
+        liar.publish(Word { demand, whole_bytes: u64::MAX, valid_ns: 20_000_000 });
+        let all = Claim {
+            wanted_bytes: u64::MAX,
+            least_bytes: 0,
+            whole_bytes: u64::MAX,
+            uncut_bytes: 0,
+            usable: Wanted::default(),
+            patience_ns: 0,
+        };
+        assert_eq!(liar.hold(&all), u64::MAX);
+    }
+
+    #[test]
+    fn who_waits_in_its_turns_loses_patience_with_those_who_let_nothing_go() {
+        let boards = Boards::new();
+        let mut liar = Board::open_at(boards.place(1)).unwrap();
+        // Of its packets and the other's there is room for one.
+        let mut one = Process::with_frames(&boards.place(0), 1, 60_000);
+        one.backlog = 10_000;
+        let mut had_none = 0;
+        let step = (0..2000).find(|step| {
+            let us = 100_000 + step * 100;
+            NOW_NS.set(us * 1000);
+            holds_all(&mut liar, 60_000);
+            one.turn(at_us(us), 0);
+            had_none += u64::from(one.share.part_bytes == 0);
+            one.charged() > 0
+        });
+        assert!(step.is_some() && had_none > 0, "{step:?}");
+    }
+
     #[test]
     fn a_user_who_lets_nothing_go_is_waited_for_once() {
         let boards = Boards::new();
         let mut liar = Board::open_at(boards.place(1)).unwrap();
         let mut one = Process::on(&boards.place(0), 1);
         let whole = one.endpoint.gate().whole_budget_bytes();
-        let mut lie = || {
-            liar.publish(Word { demand: wanted(u64::MAX), whole_bytes: u64::MAX, valid_ns: 20_000_000 });
-            let all = Claim {
-                wanted_bytes: u64::MAX,
-                least_bytes: 0,
-                whole_bytes: u64::MAX,
-                uncut_bytes: 0,
-                usable: Wanted::default(),
-                patience_ns: 0,
-            };
-            liar.hold(&all)
-        };
         let mut waited_us = Vec::new();
         for begin_ms in [100, 300, 500] {
             let begin_us = begin_ms * 1000;
@@ -666,7 +719,7 @@ mod tests {
             let step = (0..1000).find(|step| {
                 let us = begin_us + step * 100;
                 NOW_NS.set(us * 1000);
-                assert_eq!(lie(), u64::MAX);
+                holds_all(&mut liar, 12);
                 one.turn(at_us(us), 0);
                 one.charged() > whole * 2 / 5
             });

@@ -396,6 +396,11 @@ impl Board {
         }
     }
 
+    /// Waits for nobody any more: nothing more is wanted.
+    pub fn end_wait(&mut self) {
+        self.users.end_wait(&self.place);
+    }
+
     /// What the others want. Looks for new users, if that is due.
     pub fn others(&mut self) -> Others {
         // Files are read, in the middle of a call that may be a program's in C.

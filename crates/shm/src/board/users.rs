@@ -2,7 +2,8 @@
 //!
 //! Another user is trusted with nothing. Its board is not mapped (who owns a file may truncate it, and then to touch it is SIGBUS) but copied by `pread`; a short copy has fewer slots.
 //! Whatever stands there is bounded: what it wants counts for one user's fair part at most, what it holds counts for [`LONGEST_NS`] after it was written, and only for as long as the
-//! patience of who waits for it lasts. After that it counts for its fair part. An honest user has come down to that by then.
+//! patience of who waits for it lasts. After that it counts for its fair part. An honest user has come down to that by then. Patience belongs to who waits: others may have as many
+//! numbers and files as they like.
 //!
 //! A copy may mix what was there before and after a change. Each slot's words mean something by themselves, so two words of different age say what was true at some time; and "store, then
 //! look" ([`crate::claim`]) holds for each word: the copy is made after the fence, of the same page of memory. The kernel copies aligned words whole; one that was torn would be a wrong
@@ -14,7 +15,7 @@ use std::fs::{File, OpenOptions};
 use std::mem::{offset_of, size_of};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
-use super::{BYTES, Claim, LONGEST_NS, LONGEST_PACKET_BYTES, Place, SLOTS, Slot, usable_after};
+use super::{BYTES, Claim, FRESH_NS, LONGEST_NS, LONGEST_PACKET_BYTES, Place, SLOTS, Slot, WISH_NS, usable_after};
 use crate::fair::{self, Wanted};
 use finder::Finder;
 
@@ -22,12 +23,17 @@ mod finder;
 
 /// Other users whose boards are read, so that reading them stays within microseconds; of more, those who have been silent are left out.
 pub const USERS: usize = 16;
-/// And it is waited for it to come down for no longer than this, whatever its leases are (10 ms by default, or eight round trips).
+/// It is waited for others to come down for no longer than this, whatever the leases are (10 ms by default, or eight round trips).
 const MOST_PATIENCE_NS: u64 = 1_000_000_000;
+/// And for so many times as long as our own leases take, should another one say that it has longer ones.
+const LONGER_TIMES: u64 = 2;
 /// So much longer than grants take to come back, as who holds them has to find our board first: two looks at the directory.
 const FOUND_NS: u64 = 2 * finder::LOOK_NS;
-/// Who was waited for in vain is not waited for again for so many times as long: that is the part of the time that it can take from others.
+/// Who was waited for in vain is not waited for again for so many times as long, and patience takes so many times as long to come back: that is the part of the time that can be taken
+/// from who waits.
 const DISTRUST_TIMES: u64 = 64;
+/// A round trip is this share of patience: two leases and a round trip, of which a lease has eight.
+const ROUND_TRIP_SHARE: u64 = 17;
 /// Who lacks less than this share of what it wants waits for nobody.
 const LITTLE_SHARE: u64 = 8;
 /// The most that patience loses between two looks: who waits may itself have stood still.
@@ -49,6 +55,7 @@ struct Copied([u8; BYTES]);
 #[derive(Debug)]
 pub(super) struct Users {
     all: Vec<User>,
+    patience: Patience,
     finder: Finder,
     copied: Box<Copied>,
 }
@@ -57,12 +64,13 @@ pub(super) struct Users {
 #[derive(Debug)]
 struct User {
     id: u32,
-    /// Its board; `None` once that is gone, as long as there is doubt.
-    file: Option<File>,
+    /// Its board.
+    file: File,
     /// How many slots it had when it was read last.
     used: usize,
     said: Said,
-    doubt: Doubt,
+    /// Until then it counts for its part.
+    doubted_until_ns: u64,
 }
 
 /// What stood on a board.
@@ -78,14 +86,22 @@ struct Said {
     written_ns: u64,
 }
 
-/// What is thought of a user that holds more than its part while we wait for ours.
+/// Of who waits for its part while others hold more than theirs.
 #[derive(Debug, Default)]
-struct Doubt {
-    /// For how long it has.
-    over_ns: u64,
+struct Patience {
+    /// So much of it is used up: for so long others have been waited for, less what has come back.
+    used_ns: u64,
+    /// What the present wait has used of it.
+    wait_ns: u64,
+    /// When that was reckoned, and whether others were waited for then.
     looked_at_ns: u64,
-    /// Until then it counts for its part.
-    until_ns: u64,
+    is_held_up: bool,
+    /// Who is honest and busy holds up others for no longer than this, as a rule; such a wait uses nothing of it in the end.
+    prompt_ns: u64,
+    /// When one ended that did not.
+    spared_at_ns: u64,
+    /// Somebody is doubted until then, and so is who begins meanwhile.
+    lost_until_ns: u64,
 }
 
 impl Said {
@@ -163,15 +179,12 @@ impl Copied {
 }
 
 impl User {
-    fn new(id: u32, file: File) -> User {
-        User { id, file: Some(file), used: 1, said: Said::default(), doubt: Doubt::default() }
+    fn new(id: u32, file: File, doubted_until_ns: u64) -> User {
+        User { id, file, used: 1, said: Said::default(), doubted_until_ns }
     }
 
     fn read(&mut self, copied: &mut Copied, clock: fn() -> u64) {
-        self.said = match &self.file {
-            Some(file) => Said::read(file, &mut self.used, copied, clock),
-            None => Said::default(),
-        };
+        self.said = Said::read(&self.file, &mut self.used, copied, clock);
     }
 
     fn is_silent(&self, now_ns: u64) -> bool {
@@ -179,26 +192,31 @@ impl User {
     }
 
     fn is_doubted(&self, now_ns: u64) -> bool {
-        now_ns < self.doubt.until_ns
+        now_ns < self.doubted_until_ns
     }
 
-    /// Loses patience with who holds more than its part while somebody waits for it, and has it again with who has come down.
-    fn judge(&mut self, part_bytes: u64, waits: bool, patience_ns: u64, now_ns: u64) {
-        let doubt = &mut self.doubt;
-        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut doubt.looked_at_ns, now_ns));
-        if self.said.held_bytes <= part_bytes {
-            doubt.over_ns = 0;
+    /// How long it is waited for by who has so much patience with users whose leases are no longer than its own.
+    fn patience_ns(&self, own_ns: u64) -> u64 {
+        self.said.valid_ns.min(LONGER_TIMES.saturating_mul(own_ns)).max(own_ns).min(MOST_PATIENCE_NS) + FOUND_NS
+    }
+}
+
+impl Patience {
+    /// To be called with each look at the others: whether this process waits for its part, and others hold it up.
+    fn look(&mut self, waits: bool, is_held_up: bool, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(std::mem::replace(&mut self.looked_at_ns, now_ns));
+        let was_held_up = std::mem::replace(&mut self.is_held_up, waits && is_held_up);
+        let waited_ns = if was_held_up { passed_ns.min(STEP_NS) } else { 0 };
+        self.used_ns = self.used_ns.saturating_sub((passed_ns - waited_ns) / DISTRUST_TIMES) + waited_ns;
+        self.wait_ns += waited_ns;
+        if waits {
             return;
         }
-        let patience_ns = patience_ns.max(self.said.valid_ns).min(MOST_PATIENCE_NS) + FOUND_NS;
-        if passed_ns > patience_ns {
-            // Another wait.
-            doubt.over_ns = 0;
-        } else if waits {
-            doubt.over_ns += passed_ns.min(STEP_NS);
-        }
-        if doubt.over_ns >= patience_ns || now_ns < doubt.until_ns {
-            doubt.until_ns = now_ns.saturating_add(DISTRUST_TIMES * patience_ns);
+        // An honest user that is busy takes what nobody wants, and needs a moment to give it back: each time that a wish has faded and comes again.
+        let wait_ns = std::mem::take(&mut self.wait_ns);
+        if (1..=self.prompt_ns).contains(&wait_ns) && now_ns.saturating_sub(self.spared_at_ns) >= WISH_NS {
+            self.used_ns = self.used_ns.saturating_sub(wait_ns);
+            self.spared_at_ns = now_ns;
         }
     }
 }
@@ -215,7 +233,8 @@ impl Users {
     /// Those whose boards lie there now.
     pub(super) fn of(place: &Place) -> Users {
         let finder = Finder::new(&place.directory);
-        let mut users = Users { all: Vec::new(), finder, copied: Box::new(Copied([0; BYTES])) };
+        let copied = Box::new(Copied([0; BYTES]));
+        let mut users = Users { all: Vec::new(), patience: Patience::default(), finder, copied };
         let _ = (0..MOST_BATCHES).take_while(|_| users.find(place)).count();
         users
     }
@@ -229,7 +248,7 @@ impl Users {
     /// Goes on to look for boards, if that is due; whether there may be more.
     fn find(&mut self, place: &Place) -> bool {
         if self.finder.begins((place.clock)()) {
-            self.leave_those_who_have_gone(place);
+            self.leave_those_who_have_gone();
         }
         let batch = self.finder.next();
         let users = batch.iter().flat_map(|batch| batch.users(place.namespace));
@@ -237,32 +256,24 @@ impl Users {
         batch.is_some()
     }
 
-    fn leave_those_who_have_gone(&mut self, place: &Place) {
-        let now = (place.clock)();
-        let is_gone = |file: &mut File| file.metadata().map_or(true, |meta| meta.nlink() == 0);
-        self.all.iter_mut().for_each(|user| drop(user.file.take_if(is_gone)));
-        self.all.retain(|user| user.file.is_some() || user.is_doubted(now));
+    fn leave_those_who_have_gone(&mut self) {
+        self.all.retain(|user| user.file.metadata().is_ok_and(|meta| meta.nlink() > 0));
     }
 
     /// Takes in a user with a board, if there is a place, or somebody is silent and it is not.
     fn admit(&mut self, place: &Place, id: u32) {
-        let known = self.all.iter().position(|user| user.id == id);
-        if known.is_some_and(|known| self.all[known].file.is_some()) {
+        if self.all.iter().any(|user| user.id == id) {
             return;
         }
         let Some(file) = open(place, id) else { return };
-        if let Some(known) = known {
-            self.all[known].file = Some(file);
-            return;
-        }
-        let mut user = User::new(id, file);
+        let mut user = User::new(id, file, self.patience.lost_until_ns);
         user.read(&mut self.copied, place.clock);
         if self.all.len() < USERS {
             self.all.push(user);
             return;
         }
         let now = (place.clock)();
-        let silent = self.all.iter_mut().find(|user| user.is_silent(now) && !user.is_doubted(now));
+        let silent = self.all.iter_mut().find(|user| user.is_silent(now));
         if let Some(silent) = silent.filter(|_| !user.is_silent(now)) {
             *silent = user;
         }
@@ -297,9 +308,27 @@ impl Users {
         let waits = held_bytes < claim.wanted_bytes - claim.wanted_bytes / LITTLE_SHARE;
         let whole = self.whole_bytes(whole_bytes, claim);
         let now = (place.clock)();
-        for index in 0..self.all.len() {
-            let part = self.part_bytes(index, whole, claim);
-            self.all[index].judge(part, waits, claim.patience_ns, now);
+        let mut over = [false; USERS];
+        for (index, user) in self.all.iter().enumerate() {
+            over[index] = user.said.held_bytes > self.part_bytes(index, whole, claim);
+        }
+        let is_held_up = self.all.iter().zip(over).any(|(user, over)| over && !user.is_doubted(now));
+        // So long it takes until an honest one has seen our wish, and what it has granted has come.
+        self.patience.prompt_ns = FRESH_NS + claim.patience_ns / ROUND_TRIP_SHARE;
+        self.patience.look(waits, is_held_up, now);
+        for (user, _) in self.all.iter_mut().zip(over).filter(|&(_, over)| over) {
+            let patience_ns = user.patience_ns(claim.patience_ns);
+            if user.is_doubted(now) || (waits && self.patience.used_ns >= patience_ns) {
+                user.doubted_until_ns = now.saturating_add(DISTRUST_TIMES * patience_ns);
+                self.patience.lost_until_ns = self.patience.lost_until_ns.max(user.doubted_until_ns);
+            }
+        }
+    }
+
+    /// This process does not wait any more.
+    pub(super) fn end_wait(&mut self, place: &Place) {
+        if self.patience.is_held_up || self.patience.wait_ns > 0 {
+            self.patience.look(false, false, (place.clock)());
         }
     }
 
@@ -503,7 +532,7 @@ mod tests {
         let directory = Directory::new("forever");
         let liar = Liar::of(&directory, 20);
         let mut board = directory.open(US);
-        let (valid_ns, patience_ns) = (5 * VALID_NS, 5 * VALID_NS + FOUND_NS);
+        let (valid_ns, patience_ns) = (2 * VALID_NS, 2 * VALID_NS + FOUND_NS);
         let lies = |now_ns| liar.holds_all(now_ns, valid_ns);
         let waited_ns = waits_for_half(&mut board, 2 * patience_ns, lies).expect("patience ends");
         assert!((patience_ns..patience_ns + 3 * LOOK_NS).contains(&waited_ns), "{waited_ns}");
@@ -527,8 +556,82 @@ mod tests {
         let liar = Liar::of(&directory, 20);
         board.release(0);
         reads_the_directory(&mut board);
-        assert!(board.users.all[0].file.is_some());
+        assert_eq!(board.users.all.len(), 1);
         assert_eq!(waits_for_half(&mut board, 0, |now_ns| liar.holds_all(now_ns, valid_ns)), Some(0));
+    }
+
+    /// One that holds all, in a new file each 12 ms, of the user with the number that belongs to it.
+    fn lies_anew(directory: &Directory, user: impl Fn(u64) -> u32) -> impl Fn(u64) {
+        const FILE_NS: u64 = 12_000_000;
+        let last = Cell::new(None);
+        move |now_ns| {
+            let file = now_ns / FILE_NS;
+            let path = |file| directory.place(user(file)).board();
+            let before = last.replace(Some(file));
+            if before == Some(file) {
+                return Liar(path(file)).holds_all(now_ns, VALID_NS);
+            }
+            let made = directory.place(0).directory;
+            let new = Liar(made.join("new"));
+            std::fs::write(&new.0, [0; BYTES]).unwrap();
+            new.holds_all(now_ns, VALID_NS);
+            std::fs::rename(&new.0, path(file)).unwrap();
+            if let Some(before) = before.filter(|&before| user(before) != user(file)) {
+                std::fs::remove_file(path(before)).unwrap();
+            }
+            // Whatever the ticks of the file system's clock are.
+            let changed = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(now_ns);
+            File::open(made).unwrap().set_modified(changed).unwrap();
+        }
+    }
+
+    /// Receives in bursts of 3 ms, with 5 ms between them, for so long. How long it waits in all.
+    fn bursts_wait(board: &mut Board, ns: u64, others: impl Fn(u64)) -> u64 {
+        let end = board.now_ns() + ns;
+        let mut waits_ns = 0;
+        while board.now_ns() < end {
+            waits_ns += waits_for_half(board, 2 * MOST_PATIENCE_NS, &others).expect("patience ends");
+            pass(3_000_000);
+            board.release(0);
+            pass(5_000_000);
+        }
+        waits_ns
+    }
+
+    #[test]
+    fn who_makes_its_board_anew_is_waited_for_once() {
+        let directory = Directory::new("anew");
+        let mut board = directory.open(US);
+        let lies = lies_anew(&directory, |_| 20);
+        let waits_ns = bursts_wait(&mut board, 100 * PATIENCE_NS, lies);
+        assert!(waits_ns < 3 * PATIENCE_NS, "{waits_ns}");
+    }
+
+    #[test]
+    fn who_lies_under_many_numbers_is_waited_for_once() {
+        let directory = Directory::new("numbers");
+        let mut board = directory.open(US);
+        let lies = lies_anew(&directory, |file| 20 + file as u32);
+        let waits_ns = bursts_wait(&mut board, 100 * PATIENCE_NS, lies);
+        assert!(waits_ns < 3 * PATIENCE_NS, "{waits_ns}");
+    }
+
+    #[test]
+    fn who_comes_down_for_a_moment_and_up_again_is_not_waited_for_each_time() {
+        let directory = Directory::new("moment");
+        let liar = Liar::of(&directory, 20);
+        let mut board = directory.open(US);
+        // Whatever leases it says that it has.
+        for valid_ns in [VALID_NS, LONGEST_NS] {
+            let lies = |now_ns| match now_ns % (PATIENCE_NS - 1_000_000) < 2 * LOOK_NS {
+                true => liar.says(0, 1, said_at(now_ns)),
+                false => liar.holds_all(now_ns, valid_ns),
+            };
+            let waits_ns = bursts_wait(&mut board, 100 * PATIENCE_NS, lies);
+            assert!(waits_ns < 3 * PATIENCE_NS, "{waits_ns}");
+            board.release(0);
+            pass(DISTRUST_TIMES * 2 * PATIENCE_NS);
+        }
     }
 
     /// From its beginning, after what was left of the last time.
@@ -588,8 +691,27 @@ mod tests {
             other.release(50);
             assert_eq!(waits_for_half(&mut one, 0, says), Some(0));
             one.release(0);
+            pass(DISTRUST_TIMES * PATIENCE_NS);
         }
-        assert!(one.users.all.iter().all(|user| user.doubt.until_ns == 0));
+        assert!(one.users.all.iter().all(|user| user.doubted_until_ns == 0));
+    }
+
+    #[test]
+    fn who_comes_down_at_once_is_believed_however_often() {
+        let directory = Directory::new("prompt");
+        let (mut one, mut other) = (directory.open(US), directory.open(20));
+        pass(SILENT_NS);
+        for _ in 0..1000 {
+            other.publish(wants(1000));
+            other.others();
+            assert_eq!(hold(&mut other, 100, 10, 100), 100, "what nobody wants");
+            assert_eq!(waits_for_half(&mut one, FRESH_NS, |_| ()), None);
+            other.release(50);
+            assert_eq!(waits_for_half(&mut one, 0, |_| ()), Some(0));
+            one.release(0);
+            pass(WISH_NS);
+        }
+        assert!(one.users.all.iter().all(|user| user.doubted_until_ns == 0));
     }
 
     #[test]
@@ -619,7 +741,7 @@ mod tests {
         board.release(0);
         let lies = |now_ns| liar.holds_all(now_ns, u64::MAX);
         let waited_ns = waits_for_half(&mut board, 2 * MOST_PATIENCE_NS, lies).expect("patience ends");
-        assert!(waited_ns <= MOST_PATIENCE_NS + FOUND_NS + 3 * LOOK_NS, "{waited_ns}");
+        assert!(waited_ns <= LONGER_TIMES * VALID_NS + FOUND_NS + 3 * LOOK_NS, "{waited_ns}");
     }
 
     #[test]
