@@ -31,6 +31,7 @@ impl Outgoing {
         self.begin_run();
         if let Some(last) = self.queue.back_mut()
             && matches!(last.kind, Type::Data | Type::Open)
+            && !last.is_withdrawn
         {
             let limit = match last.kind {
                 Type::Data => payload_limit(&mut self.short_run, last.payload.len(), rest.len(), payload_bytes),
