@@ -151,6 +151,9 @@ pub struct Rx {
     /// of small messages one way.
     pub sent_before: AtomicU64,
     pub short_waits: AtomicU32,
+    /// Epoch whose unread rest the holder of the lock asks the writer for; 0 for none. Set before the request can be seen, and cleared
+    /// when all is done that follows from what came of it: whoever takes the lock over from the dead settles it.
+    pub recalling: AtomicU32,
     pub prefix: Prefix,
 }
 
@@ -284,6 +287,7 @@ impl Sock {
         }
         self.rx.sent_before.store(0, Ordering::Relaxed);
         self.rx.short_waits.store(0, Ordering::Relaxed);
+        self.rx.recalling.store(0, Ordering::Relaxed);
         for word in self.folded.iter().chain(&self.ring_before) {
             word.store(0, Ordering::Relaxed);
         }
@@ -381,6 +385,11 @@ impl Table {
         debug_assert!(index < MAX_SOCKS);
         // SAFETY: inside the mapping, which is never removed; records are atomics and locked cells.
         unsafe { &*self.base.add(SOCKS_AT).cast::<Sock>().add(index as usize) }
+    }
+
+    /// The index of a record of this table.
+    pub fn index_of(&self, sock: &Sock) -> u32 {
+        ((ptr::from_ref(sock).addr() - self.base.addr() - SOCKS_AT) / size_of::<Sock>()) as u32
     }
 
     pub fn used_socks(&self) -> u32 {

@@ -71,7 +71,7 @@ impl Handle {
     }
 
     /// True for a mark of the socket or set `h`.
-    fn is_mark_of(self, h: Handle) -> bool {
+    pub fn is_mark_of(self, h: Handle) -> bool {
         let is_mark = if h.kind() == Kind::Set { self.kind() == Kind::SetClosing } else { self.is_mark() };
         is_mark && self.token() == h.token()
     }

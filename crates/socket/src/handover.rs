@@ -325,6 +325,7 @@ impl RxLock<'_> {
             s.rx.tcp_bytes.store(taken, Ordering::Release);
         }
         bells::ring_everybody(&ring, End::Writer);
+        recalls::settle_for_the_dead(self);
     }
 
     /// Ring and cursor, if this direction is attached to its ring.

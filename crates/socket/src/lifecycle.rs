@@ -448,20 +448,12 @@ fn give_rest_back(h: Handle, fd: i32, reason: Reason, patience: &Patience) -> bo
     }
     rx.demote(h, fd, reason);
     let Some((ring, c)) = rx.ring() else { return true };
-    let writer_is_there = ring.left() != c.epoch;
-    let answer = if ring.unread(c).0 == 0 {
-        Some(true)
-    } else if writer_is_there {
-        handover::recall_and_wait(&mut rx, fd, patience)
-    } else {
-        Some(false)
-    };
-    match answer {
-        Some(true) => rx.closed(h),
-        Some(false) => return false,
-        None => rx.corrupt(h, fd),
+    if ring.unread(c).0 == 0 {
+        rx.closed(h);
+        return true;
     }
-    true
+    let writer_is_there = ring.left() != c.epoch;
+    writer_is_there && handover::recall_and_wait(&mut rx, h, fd, patience)
 }
 
 /// Every descriptor of this process that leads to the socket leads to `replacement` from now on, past Ropeway.

@@ -60,6 +60,10 @@ const RESET: Sight = ("a killed peer is told as a reset", |s| s.ends.iter().any(
 const HALF_CLOSED: Sight =
     ("one direction goes on after the other has ended", |s| s.dirs[0].fin && !s.ends[A].gone && s.dirs[1].unread() > 0);
 const BROUGHT_BACK: Sight = ("a rest is sent over TCP", |s| s.dirs[0].recalled > 0);
+const BROUGHT_BACK_FOR_THE_DEAD: Sight = ("who asked for a rest is dead when it is there", |s| {
+    let d = &s.dirs[0];
+    d.recalled > 0 && d.rx.lock.is_some_and(|holder| s.threads[holder].pc == Pc::Dead)
+});
 const RELAYED: Sight = ("a rest is relayed", |s| s.threads.iter().any(|t| t.pc == Pc::Relay));
 
 fn fingerprint(state: &State) -> u64 {
@@ -180,6 +184,12 @@ fn recall() -> Scenario {
     Scenario { whims: 1, room: 3, ..Scenario::new(&[(A, 0, a), (B, 1, &[Recv, Leave(4)])]) }
 }
 
+/// B hands its descriptor away while another process reads on.
+fn forked_recall() -> Scenario {
+    let (a, b): (&[Op], &[Op]) = (&[SEND, SEND, SEND, SEND], &[Recv, Fork(2), Leave(0)]);
+    Scenario { room: 3, ..Scenario::new(&[(A, 0, a), (B, 1, b), (B, 2, &[RecvAll])]) }
+}
+
 /// 2.1 - 2.4, 3.1 - 3.3, 6: attaching races with switching, demotion with publishing, a read could span N, a switch is
 /// undone at once, a used ring is promoted again.
 #[test]
@@ -256,6 +266,14 @@ fn a_reader_leaves_in_the_middle() {
     holds("recall, sender killed", &[BROUGHT_BACK, RELAYED], Scenario { mortal: vec![0], ..recall() });
 }
 
+/// 4, 7.2: it is killed while another process has the socket, too.
+#[test]
+fn one_of_several_owners_leaves_in_the_middle() {
+    holds("recall beside a reader", &[BROUGHT_BACK], forked_recall());
+    let killed = Scenario { mortal: vec![1], ..forked_recall() };
+    holds("recall beside a reader, who asks is killed", &[BROUGHT_BACK_FOR_THE_DEAD], killed);
+}
+
 /// 1.3, 1.4
 #[test]
 fn either_half_of_a_pairing_is_lost() {
@@ -324,6 +342,16 @@ mod without {
         let mut scenario = Scenario { mortal: vec![0], ..recall() };
         scenario.rules.accepted_then_gone = false;
         assert!(ways_to_the_end(&scenario, &[]).0 > 0, "nobody waits for the dead");
+    }
+
+    #[test]
+    fn settling_the_recall_of_the_dead_its_rest_comes_twice() {
+        needs(|r| &mut r.settle_recall, ORDER, Scenario { mortal: vec![1], ..forked_recall() });
+    }
+
+    #[test]
+    fn noting_a_recall_before_it_is_seen_nobody_settles_it() {
+        needs(|r| &mut r.note_recall_first, ORDER, Scenario { mortal: vec![1], ..forked_recall() });
     }
 
     #[test]

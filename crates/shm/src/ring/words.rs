@@ -46,6 +46,11 @@ impl Ring {
         self.h().reader.recall.compare_exchange(epoch, 0, Ordering::SeqCst, Ordering::Acquire).is_ok()
     }
 
+    /// True while what the reader asked for is not withdrawn, whether the writer has begun to answer or not.
+    pub fn recall_stands(&self, epoch: u32) -> bool {
+        self.h().reader.recall.load(Ordering::Acquire) & !ACCEPTED == epoch
+    }
+
     /// The writer takes the request on. False when it was withdrawn, or never made for this epoch.
     pub fn accept_recall(&self, epoch: u32) -> bool {
         let asked = &self.h().reader.recall;

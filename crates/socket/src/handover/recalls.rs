@@ -1,13 +1,13 @@
 //! Clause 4: a reader that leaves Ropeway asks for its unread rest, a writer answers.
 
 use super::{RxLock, lock_tx, pair};
-use crate::fdtable::Handle;
+use crate::fdtable::{self, Handle};
 use crate::send::still_leads;
-use crate::{bells, shadow};
+use crate::{bells, lifecycle, process, promote, shadow};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
-use ropeway_shm::table::{Sock, TX_RING};
+use ropeway_shm::table::{RX_TCP, Sock, TX_RING};
 
 /// How long a call that takes sockets out of Ropeway's hands waits for peers to take unread rests back, in all and at least for
 /// each: of many peers that do not answer, the first few use the time up.
@@ -52,23 +52,72 @@ impl Recalls {
     }
 }
 
-/// Asks the writer to take the unread rest of our incoming ring back, and waits for it unless it has begun. True when it has
-/// done so; false when it will not. None: it began, and did not end.
+/// Asks the writer to take the unread rest of our incoming ring back, and waits for it unless it has begun. This direction is on TCP
+/// afterwards, with the rest or, where the writer began and did not end, reset. False when it will not: the rest stays in the ring.
 ///
 /// The lock is held all the while: what another reader took meanwhile would come twice.
-pub fn recall_and_wait(rx: &mut RxLock, fd: i32, patience: &Patience) -> Option<bool> {
+pub fn recall_and_wait(rx: &mut RxLock, h: Handle, fd: i32, patience: &Patience) -> bool {
+    let Some(outgoing) = pair(rx.s).map(|pair| pair.outgoing()) else { return true };
+    let Some((incoming, c)) = rx.ring() else { return true };
+    h.sock().rx.recalling.store(c.epoch, Ordering::Release);
+    incoming.recall(c);
+    bells::ring_all(&incoming, End::Writer);
+    bells::ring_all(&outgoing, End::Reader);
+    let begun = sys::monotonic_ns();
+    let answer = wait_for_answer(rx, fd, begun, patience.until.max(begun + FOR_EACH_NS));
+    settle(rx, h, fd, answer)
+}
+
+/// What a reader that died had asked for: withdrawn if nobody has begun to answer, else waited for (clause 7.2). The caller has taken
+/// the lock over, and may die here as well.
+pub(super) fn settle_for_the_dead(rx: &mut RxLock) {
+    let s = rx.s;
+    let Some((incoming, c)) = rx.any_ring() else { return };
+    // The word that was asked in is the peer's to write, too: what is not noted here is not believed.
+    if s.rx.recalling.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let h = Handle::of_record(process::table().index_of(s));
+    let fd = shadow_of(h).unwrap_or(-1);
+    // It may have died before it asked, or after it had withdrawn.
+    let (stands, now) = (incoming.recall_stands(c.epoch), sys::monotonic_ns());
+    let answer = if stands { wait_for_answer(rx, fd, now, now) } else { Some(false) };
+    settle(rx, h, fd, answer);
+}
+
+/// A descriptor that stands for the socket in the kernel, which may be one that is being closed.
+fn shadow_of(h: Handle) -> Option<i32> {
+    let cookie = h.sock().cookie.load(Ordering::Relaxed);
+    let mut found = lifecycle::kept_fd(h);
+    fdtable::for_each_in(0, u32::MAX, |fd, other| {
+        if (other == h || other.is_mark_of(h)) && promote::cookie(fd) == Some(cookie) {
+            found = Some(fd);
+        }
+    });
+    found
+}
+
+/// Does what follows from an answer; each step may be done twice.
+fn settle(rx: &mut RxLock, h: Handle, fd: i32, answer: Option<bool>) -> bool {
+    let s = rx.s;
+    match answer {
+        Some(true) if s.rx.phase.load(Ordering::Relaxed) != RX_TCP => rx.closed(h),
+        Some(_) => {}
+        None => rx.corrupt(h, fd),
+    }
+    // Last of all, for whoever takes the lock over if we die before.
+    s.rx.recalling.store(0, Ordering::Release);
+    answer != Some(false)
+}
+
+/// Waits until the writer has sent what it is asked for: true. False when it will not, None when it began and did not end.
+fn wait_for_answer(rx: &mut RxLock, fd: i32, begun: u64, until: u64) -> Option<bool> {
     /// An answer is a few hundred kilobytes to the kernel: a writer that needs longer has died over it.
     const ANSWER_NS: u64 = 5_000_000_000;
     /// Between two looks.
     const NAP_NS: u64 = 200_000;
     let lock = &rx.s.rx.lock;
-    let Some(outgoing) = pair(rx.s).map(|pair| pair.outgoing()) else { return Some(true) };
-    let Some((incoming, c)) = rx.ring() else { return Some(true) };
-    incoming.recall(c);
-    bells::ring_all(&incoming, End::Writer);
-    bells::ring_all(&outgoing, End::Reader);
-    let begun = sys::monotonic_ns();
-    let until = patience.until.max(begun + FOR_EACH_NS);
+    let Some((incoming, c)) = rx.any_ring() else { return Some(true) };
     loop {
         // In this order: who has left has answered before, or refuses.
         let left = incoming.left() == c.epoch;

@@ -1,9 +1,12 @@
 //! What a reader leaves behind that dies while it holds the lock of its direction (handover, clause 7.2).
 
-use crate::support::{End, connected, rest, within};
+use crate::support::{End, connected, rest, warm, within};
 use ropeway_shm::lock::holder;
+use ropeway_shm::ring::{Consumer, Ring};
 use ropeway_shm::sys;
-use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, Sock, TX_RING};
+use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, RX_TCP, Sock, TX_RING};
+use ropeway_socket::handover;
+use ropeway_socket::reason::Reason;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -88,5 +91,131 @@ fn a_switch_that_it_had_not_seen() {
         switch(&a);
         die_over(&b, |_| {});
         assert_eq!(all(&b), b"bcdefghi");
+    });
+}
+
+/// A connection over rings, on which the second end has read half of the first of three messages. It is for two processes, of which
+/// one dies while it asks for the rest: what it leaves at its death is what `f` does with its ring.
+fn dead_over_a_recall(f: impl FnOnce(&End, &Sock, &Ring, &mut Consumer) + Send) -> (End, End) {
+    let (a, b) = connected();
+    warm(&a, &b);
+    for message in [b"AAAAAAAA", b"BBBBBBBB", b"CCCCCCCC"] {
+        assert_eq!(a.send(message), 8);
+    }
+    assert_eq!(b.recv(&mut [0; 4]), 4);
+    handover::pin(b.h.sock(), Reason::Stdio);
+    die_over(&b, |s| {
+        let ring = handover::pair(s).expect("on rings").incoming();
+        // SAFETY: under the lock, and there is no other reference.
+        let c = unsafe { s.consumer() };
+        assert!(ring.close_reader(c));
+        s.rx.recalling.store(c.epoch, Ordering::Release);
+        f(&a, s, &ring, c);
+    });
+    (a, b)
+}
+
+const REST: &[u8] = b"AAAABBBBBBBBCCCCCCCC";
+
+/// What is sent from here on comes behind what is unread, of which nothing is lost and nothing comes twice.
+fn goes_on((a, b): (End, End)) {
+    let mut got = vec![0; 2];
+    assert_eq!(b.recv(&mut got), 2);
+    assert_eq!(a.send(b"later"), 5);
+    rest();
+    got.append(&mut all(&b));
+    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(&[REST, b"later"].concat()));
+    assert_eq!(b.h.sock().rx.recalling.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_rest_that_it_was_about_to_ask_for() {
+    within(Duration::from_secs(20), "not asked yet", || goes_on(dead_over_a_recall(|_, _, _, _| {})));
+}
+
+#[test]
+fn a_rest_that_it_asked_for_and_nobody_sent() {
+    within(Duration::from_secs(20), "asked", || goes_on(dead_over_a_recall(|_, _, ring, c| ring.recall(c))));
+}
+
+#[test]
+fn a_rest_that_it_no_longer_asked_for() {
+    within(Duration::from_secs(20), "withdrawn", || {
+        goes_on(dead_over_a_recall(|_, _, ring, c| {
+            ring.recall(c);
+            assert!(ring.withdraw_recall(c.epoch));
+        }));
+    });
+}
+
+#[test]
+fn a_rest_that_the_writer_was_not_asked_for_before_it_left() {
+    within(Duration::from_secs(20), "refused", || {
+        goes_on(dead_over_a_recall(|a, _, ring, c| {
+            handover::lock_tx(a.h.sock()).closed_by_reader(a.h, a.fd);
+            ring.recall(c);
+        }));
+    });
+}
+
+/// Asks, and the writer answers.
+fn answered(a: &End, ring: &Ring, c: &mut Consumer) {
+    ring.recall(c);
+    handover::service_recall(a.h.sock(), a.h, a.fd);
+    assert_eq!(ring.recalled(), c.epoch);
+}
+
+#[test]
+fn a_rest_that_the_writer_has_sent() {
+    within(Duration::from_secs(20), "answered", || goes_on(dead_over_a_recall(|a, _, ring, c| answered(a, ring, c))));
+}
+
+#[test]
+fn a_rest_that_the_writer_has_sent_and_it_had_begun_to_pass_over() {
+    within(Duration::from_secs(20), "passed over in part", || {
+        goes_on(dead_over_a_recall(|a, _, ring, c| {
+            answered(a, ring, c);
+            *c = Consumer::starting_at(c.at, c.epoch);
+        }));
+    });
+}
+
+#[test]
+fn a_rest_that_the_writer_has_sent_and_it_had_passed_over() {
+    within(Duration::from_secs(20), "passed over", || {
+        goes_on(dead_over_a_recall(|a, s, ring, c| {
+            answered(a, ring, c);
+            ring.skip_unread(c);
+            s.rx.phase.store(RX_TCP, Ordering::Release);
+        }));
+    });
+}
+
+/// How much of it is on TCP nobody can tell.
+#[test]
+fn a_rest_that_the_writer_had_begun_to_send_when_it_died_resets_the_connection() {
+    within(Duration::from_secs(20), "accepted", || {
+        let (a, b) = dead_over_a_recall(|a, _, ring, c| {
+            ring.recall(c);
+            assert!(ring.accept_recall(c.epoch));
+            // What whoever has the socket with the dead writer does next.
+            handover::lock_tx(a.h.sock()).closed_by_reader(a.h, a.fd);
+        });
+        assert_eq!(b.recv(&mut [0; 8]), -(libc::ECONNRESET as isize));
+        drop(a);
+    });
+}
+
+#[test]
+fn a_connection_that_it_gave_up_and_had_not_reset_yet_is_reset() {
+    within(Duration::from_secs(20), "given up", || {
+        let (a, b) = dead_over_a_recall(|a, s, ring, c| {
+            ring.recall(c);
+            assert!(ring.accept_recall(c.epoch));
+            handover::lock_tx(a.h.sock()).closed_by_reader(a.h, a.fd);
+            s.rx.phase.store(RX_TCP, Ordering::Release);
+        });
+        assert_eq!(b.recv(&mut [0; 8]), -(libc::ECONNRESET as isize));
+        drop(a);
     });
 }

@@ -20,6 +20,7 @@
 //   image[=PROG]     another image of this program, or PROG, goes on with the connection and the steps that follow
 //   child[=PROG]     likewise in a child, after this process has closed the connection (childkeeps: which keeps it)
 //   fork             likewise in a child without another image
+//   leaver           a child that takes the connection out of Ropeway's hands, and is killed if that takes more than 100 ms
 //   clone[=WAY]      likewise, in a network namespace of the child's own: by system call, or by the C library's function (WAY)
 //   apart[=WAY]      a child in a PID namespace of its own closes the connection, and ends: by system call, or by the C library's
 //                    function (function), or by fork after this process has left its namespace to its children (unshare)
@@ -46,6 +47,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -311,6 +313,20 @@ static void do_child(const char *program, int keeps) {
     end_as(child);
 }
 
+static void do_leaver(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        int off = -1;
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value.tv_usec = 100000}, NULL);
+        setsockopt(conn, SOL_SOCKET, SO_PEEK_OFF, &off, sizeof off);
+        _exit(0);
+    }
+    int status;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR) die("waitpid");
+    report("leaver", 0, WIFSIGNALED(status) ? "killed" : "ok");
+}
+
 static void run(char **steps);
 
 static int go_on(void *steps) {
@@ -412,6 +428,7 @@ static void step(char *name) {
     else if (!strcmp(name, "child")) do_child(value, 0);
     else if (!strcmp(name, "childkeeps")) do_child(value, 1);
     else if (!strcmp(name, "fork")) do_child(NULL, 0);
+    else if (!strcmp(name, "leaver")) do_leaver();
     else if (!strcmp(name, "salt")) out_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "rsalt")) in_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "sndbuf")) chunk = size_of(value);

@@ -1,6 +1,6 @@
 //! Ends of a connection that are killed or stopped: the other end sees what TCP would have shown it.
 
-use ropeway_testkit::faults::{LIMIT, Over, Peer, Random, Step, assert_over_shm, last};
+use ropeway_testkit::faults::{LIMIT, Over, Peer, Random, Step, assert_over_shm, last, traffic};
 use ropeway_testkit::{World, net};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
@@ -161,5 +161,31 @@ fn both_ends_may_send_a_megabyte_before_either_reads() {
     for end in [&accepting, &connecting] {
         end.all_right();
         assert_over_shm(&world, test, end.process.pid(), WARM_BYTES);
+    }
+}
+
+/// A process that leaves Ropeway asks the writer for what is unread, and dies before it has the answer. Who has the socket with it
+/// reads on.
+#[test]
+fn what_a_process_was_killed_over_taking_back_comes_once() {
+    let test = "deaths::what_a_process_was_killed_over_taking_back_comes_once";
+    let world = World::new();
+    let (mut writer, mut reader) = Peer::pair(
+        Over::tested(&world),
+        net::free_port(),
+        &["pong=100", "sndbuf=8", "send=24", "mark=unread", "wait", "send=16"],
+        &["calm=100", "mark=calm", "wait", "leaver", "recv=4", "mark=part", "wait", "recv=eof"],
+    );
+    writer.reached("unread ");
+    reader.reached("calm ");
+    reader.go();
+    reader.reached("part ");
+    writer.go();
+    writer.all_right();
+    reader.go();
+    let steps = reader.finish();
+    assert_eq!((last(&steps, "recv").count, last(&steps, "recv").end.as_str()), (36, "eof"));
+    if traffic(&world, test, reader.process.pid()).is_some() {
+        assert_eq!(last(&steps, "leaver").end, "killed", "it had to wait for the writer");
     }
 }

@@ -63,6 +63,11 @@ impl Scenario {
         lock.is_none_or(|holder| state.threads[holder].pc == Pc::Dead)
     }
 
+    /// The same for the reader's lock. Who takes it from the dead while a recall is being answered waits for that.
+    fn free_rx(&self, state: &State, d: &Direction) -> bool {
+        Self::free(state, d.rx.lock) && !(self.rules.settle_recall && d.is_being_answered())
+    }
+
     /// Whether the next step of a thread can be taken now.
     fn enabled(&self, s: &State, t: usize) -> bool {
         let thread = &s.threads[t];
@@ -72,7 +77,7 @@ impl Scenario {
         match thread.pc {
             Pc::Over | Pc::Dead | Pc::Unborn => false,
             Pc::Send | Pc::Demote(_) | Pc::PeerFin(_) => Self::free(s, out.tx.lock),
-            Pc::Recv | Pc::DemoteReader(_) | Pc::AskBack | Pc::LookAgain { .. } => Self::free(s, inn.rx.lock),
+            Pc::Recv | Pc::DemoteReader(_) | Pc::AskBack | Pc::LookAgain { .. } => self.free_rx(s, inn),
             Pc::UncountedNativeSend | Pc::UncountedNativeRecv => true,
             Pc::SleepForRoom => thread.rung || (shadow_in_wait && peer_ended),
             Pc::SleepForData => thread.rung || (shadow_in_wait && (!inn.queue.is_empty() || peer_ended)),
@@ -171,7 +176,7 @@ impl Step<'_> {
     }
 
     pub(super) fn lock_rx(&mut self) {
-        let (t, recovery) = (self.t, self.rules.recovery);
+        let (t, recovery, settle_recall) = (self.t, self.rules.recovery, self.rules.settle_recall);
         let d = self.inn();
         let from_the_dead = d.rx.lock.is_some();
         d.rx.lock = Some(t);
@@ -185,6 +190,15 @@ impl Step<'_> {
                 && d.ring.first() == Some(&Record::Switch(d.rx.switch_at))
             {
                 d.ring.remove(0);
+            }
+            if d.rx.recalling && settle_recall {
+                if d.recalled == d.rx.epoch {
+                    d.skip_unread();
+                    d.rx.phase = RxPhase::Tcp;
+                } else {
+                    d.recall = 0;
+                }
+                d.rx.recalling = false;
             }
             let State { dirs, threads, .. } = &mut *self.s;
             ring(threads, &mut dirs[1 - self.end].armed_writers);
@@ -378,7 +392,7 @@ impl Scenario {
                 let d = x.out();
                 let asked = d.recall != 0 && d.recall == d.tx.epoch;
                 if asked {
-                    d.recall = 0;
+                    (d.recall, d.accepted_recall) = (0, true);
                 }
                 let next = match asked {
                     true if tail_first => Pc::CopyTail(then),
@@ -536,10 +550,21 @@ impl Scenario {
             }
             Pc::AskBack => x.ask_back(),
             Pc::Relay => x.relay(),
+            Pc::NoteRecall => x.note_recall(),
+            Pc::PublishRecall => x.publish_recall(),
             Pc::AwaitRecall => {
-                x.inn().rx.phase = RxPhase::Tcp;
+                x.inn().skip_unread();
+                x.go(Pc::RecallAnswered);
+            }
+            Pc::RecallAnswered => {
+                let rx = &mut x.inn().rx;
+                (rx.phase, rx.recalling) = (RxPhase::Tcp, false);
                 x.unlock_rx();
                 x.go(Pc::ForeignRead);
+            }
+            Pc::RecallWithdrawn => {
+                x.inn().rx.recalling = false;
+                x.leave_rest();
             }
             Pc::ForeignRead => x.foreign_read(),
         }

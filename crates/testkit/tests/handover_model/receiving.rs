@@ -321,14 +321,36 @@ impl Step<'_> {
             return self.go(Pc::ForeignRead);
         }
         if d.left == d.rx.epoch {
-            return self.go(Pc::Relay);
+            return self.leave_rest();
         }
+        self.go(if self.rules.note_recall_first { Pc::NoteRecall } else { Pc::PublishRecall });
+    }
+
+    /// 7.2: for whoever takes the lock over, should this one die.
+    pub(super) fn note_recall(&mut self) {
+        self.inn().rx.recalling = true;
+        self.go(if self.rules.note_recall_first { Pc::PublishRecall } else { Pc::AwaitRecall });
+    }
+
+    pub(super) fn publish_recall(&mut self) {
+        let d = self.inn();
         d.recall = d.rx.epoch;
         let State { dirs, threads, .. } = &mut *self.s;
         ring(threads, &mut dirs[1 - self.end].armed_writers);
         // A writer that waits for bytes of ours looks, too.
         ring(threads, &mut dirs[self.end].armed_readers);
-        self.go(Pc::AwaitRecall);
+        self.go(if self.rules.note_recall_first { Pc::AwaitRecall } else { Pc::NoteRecall });
+    }
+
+    /// 4.2, 4.3: a rest that nobody takes back is relayed, unless others read it through Ropeway.
+    pub(super) fn leave_rest(&mut self) {
+        let (end, process) = (self.end, self.me().process);
+        let is_other = |t: &Thread| t.end == end && t.process != process && !matches!(t.pc, Pc::Over | Pc::Dead);
+        if self.s.threads.iter().any(is_other) {
+            self.unlock_rx();
+            return self.over();
+        }
+        self.go(Pc::Relay);
     }
 
     /// 4.1: the second is over: withdrawn, unless it was accepted.
@@ -338,7 +360,7 @@ impl Step<'_> {
         let d = self.inn();
         if d.recall == d.rx.epoch || !rules.recall_cas {
             d.recall = 0;
-            self.go(Pc::Relay);
+            self.go(Pc::RecallWithdrawn);
         } else if gone && d.recalled != d.rx.epoch && rules.accepted_then_gone {
             // Accepted, and died over it: nobody can tell how much of the rest is on TCP. The connection is reset.
             self.unlock_rx();

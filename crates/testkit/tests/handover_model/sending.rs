@@ -114,16 +114,15 @@ impl Step<'_> {
     /// 4: the rest of a recalled ring goes over TCP, one record a step.
     pub(super) fn copy_tail(&mut self, then: Then) {
         let d = self.out();
-        match d.ring.first() {
+        // They stay in the ring until the reader has passed over them.
+        match d.ring.get(usize::from(d.copied)) {
             Some(&Record::Data(byte)) => {
-                d.ring.remove(0);
                 d.queue.push(byte);
                 d.sent += 1;
                 d.tx.counted += 1;
+                d.copied += 1;
             }
-            Some(Record::Switch(_)) => {
-                d.ring.remove(0);
-            }
+            Some(Record::Switch(_)) => d.copied += 1,
             _ => self.go(Pc::Recalled(then)),
         }
     }

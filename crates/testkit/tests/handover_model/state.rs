@@ -56,6 +56,8 @@ pub struct Rx {
     pub switch_at: u8,
     pub inflight: u8,
     pub lock: Option<usize>,
+    /// The holder of the lock asks for the rest.
+    pub recalling: bool,
 }
 
 /// One direction.
@@ -71,7 +73,10 @@ pub struct Direction {
     pub offer: u8,
     pub left: u8,
     pub recall: u8,
+    pub accepted_recall: bool,
     pub recalled: u8,
+    /// Records of the rest that the writer has sent over TCP.
+    pub copied: u8,
     pub wr_shut: bool,
     /// Threads that want to be rung, one bit each.
     pub armed_readers: u8,
@@ -86,6 +91,16 @@ pub struct Direction {
 impl Direction {
     pub fn is_closed(&self) -> bool {
         self.ring.last() == Some(&Record::Closed)
+    }
+
+    /// What is unread has gone another way.
+    pub fn skip_unread(&mut self) {
+        self.ring.retain(|record| *record == Record::Closed);
+    }
+
+    /// A recall that the writer has begun to answer.
+    pub fn is_being_answered(&self) -> bool {
+        self.rx.recalling && self.accepted_recall && self.recalled != self.rx.epoch
     }
 
     pub fn unread(&self) -> usize {
@@ -192,7 +207,11 @@ pub enum Pc {
     DemoteReader(Then),
     RingWriterAfterClose(Then),
     AskBack,
+    NoteRecall,
+    PublishRecall,
     AwaitRecall,
+    RecallAnswered,
+    RecallWithdrawn,
     Relay,
     ForeignRead,
 }
@@ -282,6 +301,10 @@ pub struct Rules {
     pub recall_cas: bool,
     /// 4.1: a writer that dies between accepting and answering is not waited for.
     pub accepted_then_gone: bool,
+    /// 7.2: a recall of the dead is withdrawn, or its answer waited for.
+    pub settle_recall: bool,
+    /// 7.2: that one is under way is noted before the request can be seen.
+    pub note_recall_first: bool,
     /// 4.1: the rest goes out before any later byte.
     pub tail_first: bool,
     /// 4.2: a rest that nobody takes back is read before what the kernel has.
@@ -316,6 +339,8 @@ impl Rules {
         phase_first: true,
         recall_cas: true,
         accepted_then_gone: true,
+        settle_recall: true,
+        note_recall_first: true,
         tail_first: true,
         relay: true,
         mark: true,
