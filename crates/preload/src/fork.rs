@@ -89,14 +89,14 @@ fn child_of(flags: usize) {
 
 /// After a function that forks inside itself returned `r` in the parent, or failed before it came as far as the handlers.
 fn settle(r: c_int) -> c_int {
-    ended(r == -1);
+    ended(r);
     r
 }
 
-/// If the handlers have run, and this is the parent: says what came of it.
-fn ended(failed: bool) {
+/// If the handlers have run, and this is the parent: says what came of it, a child or a negative answer.
+fn ended(answer: c_int) {
     if thread::this().fork_prepared.replace(0) != 0 {
-        lifecycle::fork_parent(failed);
+        lifecycle::fork_parent(answer);
     }
 }
 
@@ -141,7 +141,7 @@ pub fn around(flags: usize, call: impl FnOnce() -> isize) -> isize {
     if r == 0 {
         child_of(flags);
     } else {
-        ended(r < 0);
+        ended(r as c_int);
     }
     r
 }

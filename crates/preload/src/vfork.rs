@@ -8,7 +8,6 @@ use crate::lifecycle::following;
 use crate::{hook, startup, thread};
 use core::arch::naked_asm;
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
 use libc::pid_t;
 use ropeway_socket::reason::Reason;
 use ropeway_socket::{fdtable, lifecycle, process, thread as local};
@@ -64,6 +63,7 @@ pub extern "C" fn before() {
         // Learnt now: in the child they would be learnt wrong, for the parent too.
         local::me();
         process::pid();
+        local::keep_birth(None);
         lifecycle::before_spawn();
     }
     let depth = &thread::this().vfork_depth;
@@ -74,6 +74,9 @@ pub extern "C" fn before() {
 pub extern "C" fn after(r: isize) -> pid_t {
     let depth = &thread::this().vfork_depth;
     depth.set(depth.get() - 1);
+    if following() {
+        lifecycle::after_vfork();
+    }
     hook::answer_int(r)
 }
 
@@ -85,9 +88,6 @@ pub fn note_inherited(fd: c_int) {
         && let Some(h) = fdtable::sock(fd)
     {
         // Shared with the parent for the moment: no relay may take the place of descriptors that are only copies.
-        let expected = &h.sock().expected;
-        expected.fetch_add(1, Ordering::AcqRel);
-        lifecycle::leave(h, fd, Reason::Exec);
-        expected.fetch_sub(1, Ordering::AcqRel);
+        lifecycle::as_shared(h, || lifecycle::leave(h, fd, Reason::Exec));
     }
 }

@@ -6,12 +6,12 @@
 //!
 //! What is *not* here: which descriptor number leads to which record (private to each process, `socket::fdtable`).
 
-mod counted;
+mod births;
 mod prefix;
 mod reader;
 mod sets;
 
-pub use counted::{Counted, Counts};
+pub use births::{Birth, Births, EXPECTED_FOR_GOOD};
 pub use prefix::{PREFIX_POINTS, Prefix};
 pub use reader::{Connection, connections};
 pub use sets::*;
@@ -199,8 +199,8 @@ pub struct Sock {
     pub remote_port: AtomicU32,
     /// Process numbers of the owners, perhaps with [`OWNER_LEAVES`]; 0 for a free entry.
     pub owners: [AtomicU32; MAX_OWNERS],
-    /// Children being forked that have not entered themselves yet.
-    pub expected: AtomicU32,
+    /// Forks whose children have not entered themselves yet: bits of [`Births`].
+    pub expected: AtomicU64,
     /// The owner that took it along into another image, where it is not counted here any more; 0 for none.
     pub heir: AtomicU32,
     next_free: AtomicU32,
@@ -267,7 +267,7 @@ impl Sock {
         for word in [&self.flags, &self.pairing, &self.reason, &self.remote_reason, &self.try_at] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.promotions, &self.demotions, &self.seg_ring_bytes, &self.seg_side, &self.expected] {
+        for word in [&self.promotions, &self.demotions, &self.seg_ring_bytes, &self.seg_side] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.heir, &self.tx.phase, &self.tx.inflight, &self.tx.calls, &self.tx.blocked, &self.rx.phase] {
@@ -276,10 +276,17 @@ impl Sock {
         for word in [&self.rx.inflight, &self.rx.calls, &self.rx.shadow_event, &self.local_port, &self.remote_port] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.cookie, &self.seg_base, &self.tx.tcp_bytes, &self.tx.ring_bytes, &self.tx.looked] {
+        for word in [&self.cookie, &self.seg_base, &self.expected, &self.tx.tcp_bytes, &self.tx.ring_bytes] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.tx.stuck, &self.rx.switch_at, &self.rx.tcp_bytes, &self.rx.ring_bytes, &self.rx.looked] {
+        for word in [
+            &self.tx.looked,
+            &self.tx.stuck,
+            &self.rx.switch_at,
+            &self.rx.tcp_bytes,
+            &self.rx.ring_bytes,
+            &self.rx.looked,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&self.tx.run, &self.tx.heard] {
@@ -317,10 +324,12 @@ struct TableHeader {
     used_sets: AtomicU32,
     /// Free list: `change count << 32 | index + 1`.
     free: AtomicU64,
+    births: Births,
 }
 
 /// Where the parts of the table begin, behind its header.
 const SETS_AT: usize = 4096;
+const _: () = assert!(size_of::<TableHeader>() <= SETS_AT);
 const SOCKS_AT: usize = SETS_AT + MAX_SETS as usize * size_of::<Set>();
 const LISTS_AT: usize = SOCKS_AT + MAX_SOCKS as usize * size_of::<Sock>();
 /// Size of the file behind a table, for good.
@@ -390,6 +399,12 @@ impl Table {
     /// The index of a record of this table.
     pub fn index_of(&self, sock: &Sock) -> u32 {
         ((ptr::from_ref(sock).addr() - self.base.addr() - SOCKS_AT) / size_of::<Sock>()) as u32
+    }
+
+    /// The forks of the family.
+    pub fn births(&self) -> &'static Births {
+        // SAFETY: in the header of the mapping, which is never removed; atomics.
+        unsafe { &(*self.base.cast::<TableHeader>()).births }
     }
 
     pub fn used_socks(&self) -> u32 {

@@ -32,7 +32,7 @@ pub fn may_be_inherited(h: Handle) -> bool {
     let watched = s.member_of.iter().any(|set| set.load(Ordering::Acquire) != 0);
     let may = s.class.load(Ordering::Acquire) == CLASS_CONNECTED
         && s.flags.load(Ordering::Acquire) & obstacles == 0
-        && s.expected.load(Ordering::Acquire) == 0
+        && !lifecycle::is_child_expected(s)
         && s.heir.load(Ordering::Acquire) == 0
         && !watched;
     if may {
@@ -89,7 +89,7 @@ pub fn leave_to_heir(h: Handle, fd: i32) {
     let heir = s.heir.load(Ordering::Acquire);
     let others = s.owners.iter().any(|owner| ![0, heir].contains(&owner.load(Ordering::Acquire)));
     let known = heir != 0 && heir != NOBODY_KNOWN && !s.has(FLAG_INHERITED);
-    if known && fd >= 0 && !others && s.expected.load(Ordering::Acquire) == 0 {
+    if known && fd >= 0 && !others && !lifecycle::is_child_expected(s) {
         tell(s, h, fd, heir);
     }
 }

@@ -17,7 +17,7 @@ pub use ctl::ctl;
 pub use member::{
     carrier_changed, descriptor_closing, leave_if_a_member_outlives, leave_to_kernel, replaced, send_blocked, sock_gone,
 };
-pub use owners::{after_fork_child, duplicated, fork_failed, fork_prepare, move_kept, set_closed, set_closing};
+pub use owners::{after_fork_child, duplicated, forget_children, fork_prepare, move_kept, set_closed, set_closing};
 pub use sets::{can_follow, created, is_native, mapping_going, pair_going};
 
 use crate::fdtable::Handle;

@@ -8,8 +8,8 @@ mod images;
 pub(crate) use closing::{Behind, behind_now, kept_soon, lookup};
 pub use closing::{Closing, closing, duplicated, give_way, once_closed, once_set_closed, replacing, was_closed};
 pub use ending::{forget_all, let_go};
-pub(crate) use forks::{add_owner, enter_owner};
-pub use forks::{fork_child, fork_child_apart, fork_parent, fork_prepare};
+pub(crate) use forks::{add_owner, begin_birth, enter_owner, is_child_expected};
+pub use forks::{after_vfork, as_shared, fork_child, fork_child_apart, fork_parent, fork_prepare};
 pub use images::{at_exit, before_exec, before_spawn, exec_failed};
 
 use crate::fdtable::{self, Handle};
@@ -37,6 +37,7 @@ const REAP_EVERY: u32 = 1024;
 /// through us).
 #[cold]
 fn reap() {
+    forks::forget_dead_children();
     (0..process::table().used_socks()).for_each(release_if_abandoned);
 }
 
@@ -327,7 +328,7 @@ fn remove_owner(s: &Sock, pid: u32) {
 
 /// True while another living process owns the socket, or may.
 fn others_own(s: &Sock, pid: u32) -> bool {
-    if s.expected.load(Ordering::Acquire) != 0 || s.has(FLAG_UNCOUNTED) {
+    if is_child_expected(s) || s.has(FLAG_UNCOUNTED) {
         return true;
     }
     s.owners.iter().any(|owner| {

@@ -14,7 +14,7 @@ use core::ptr;
 use core::sync::atomic::Ordering;
 use libc::{c_int, c_void, iovec, pollfd, sockaddr_in};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_NONBLOCK, RX_TCP};
+use ropeway_shm::table::{Birth, FLAG_NONBLOCK, RX_TCP};
 
 /// Bytes of each direction that are held at a time.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -48,14 +48,15 @@ pub fn take_over(h: Handle, fd: i32) {
 fn start(h: Handle, fd: i32, relay_end: c_int) -> bool {
     let s = h.sock();
     let Ok([hears, tells]) = pipe() else { return false };
-    s.expected.fetch_add(1, Ordering::AcqRel);
+    let birth = lifecycle::begin_birth();
+    s.expected.fetch_or(birth.bit(), Ordering::AcqRel);
     // Neither of the two new processes may run the program's handlers, nor end by what the program outlives: what is sent to
     // the group is meant for the program. They never let a signal in.
     wait::with_signals_blocked(|_| {
         // Two forks: the process in between is ours to wait for, so that the program never sees a child it did not make.
         match fork() {
             Ok(0) => match fork() {
-                Ok(0) => run(h, fd, relay_end, tells),
+                Ok(0) => run(h, fd, relay_end, tells, birth),
                 _ => exit(0),
             },
             Ok(child) => wait_for(child),
@@ -65,8 +66,11 @@ fn start(h: Handle, fd: i32, relay_end: c_int) -> bool {
     let _ = sys::close(tells);
     let runs = has_told(hears);
     let _ = sys::close(hears);
-    if !runs {
-        s.expected.fetch_sub(1, Ordering::AcqRel);
+    // One that has died was the owner of what it left.
+    let births = process::table().births();
+    if !runs && births.is_unborn(birth) {
+        s.expected.fetch_and(!birth.ended_bit(), Ordering::AcqRel);
+        births.end(birth, 0);
     }
     runs
 }
@@ -164,18 +168,21 @@ fn connect_to(listener: c_int) -> Option<(c_int, c_int)> {
 }
 
 /// The relay's life.
-fn run(h: Handle, shadow: c_int, inner: c_int, tells: c_int) -> ! {
+fn run(h: Handle, shadow: c_int, inner: c_int, tells: c_int, birth: Birth) -> ! {
     process::after_fork_child();
+    let (births, pid) = (process::table().births(), process::pid());
+    births.born(birth, pid);
     thread::after_fork_child();
     client::after_fork_child();
     let s = h.sock();
-    lifecycle::add_owner(s, process::pid());
+    lifecycle::add_owner(s, pid);
+    s.expected.fetch_and(!birth.ended_bit(), Ordering::AcqRel);
+    births.end(birth, pid);
     s.clear(FLAG_NONBLOCK);
     // SAFETY: a readable byte.
     if unsafe { sys::write(tells, &1, 1) } != Ok(1) {
         exit(1); // Whoever waits for this has been killed.
     }
-    s.expected.fetch_sub(1, Ordering::AcqRel);
     keep_only(shadow, inner);
     let held = &raw mut HELD;
     // SAFETY: this process has one thread, which comes here once.

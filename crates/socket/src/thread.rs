@@ -9,7 +9,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
 use ropeway_shm::lock::{Holder, holder};
 use ropeway_shm::sys;
-use ropeway_shm::table::Counted;
+use ropeway_shm::table::Birth;
 
 /// All-zero is the state of a new thread.
 #[repr(C)]
@@ -20,8 +20,8 @@ struct State {
     /// Handlers that ran: those that interrupt a blocking call, and those installed with SA_RESTART.
     interrupting: Cell<u32>,
     restarting: Cell<u32>,
-    /// What the fork that is under way has counted (`lifecycle`).
-    counted: Cell<Option<Counted>>,
+    /// The fork that is under way (`lifecycle`).
+    birth: Cell<Option<Birth>>,
     /// The loan of the bell that it has borrowed last and not given back (`bells`), 0 for none.
     loan: Cell<u64>,
 }
@@ -96,9 +96,9 @@ pub fn set_loan(loan: u64) {
     state().loan.set(loan);
 }
 
-/// Keeps what a fork of this thread has counted until it is known what came of it, and returns what was kept before.
-pub fn keep_counted(counted: Option<Counted>) -> Option<Counted> {
-    state().counted.replace(counted)
+/// Keeps a fork of this thread until it is known what came of it, and returns what was kept before.
+pub fn keep_birth(birth: Option<Birth>) -> Option<Birth> {
+    state().birth.replace(birth)
 }
 
 /// True while the calling thread must not run a signal handler.

@@ -118,8 +118,8 @@ pub struct Set {
     pub looked: AtomicU64,
     /// The bell that stands in the kernel's set, 0 for none yet. Under the lock.
     pub bell_id: AtomicU64,
-    /// Children being forked that have not entered themselves yet.
-    pub expected: AtomicU32,
+    /// Forks whose children have not entered themselves yet: bits of [`super::Births`].
+    pub expected: AtomicU64,
     /// Process numbers of those who have a descriptor of it, 0 for a free entry.
     pub owners: [AtomicU32; MAX_OWNERS],
     /// Threads that wait in it, as holders of locks are named, with bit 31 while they have not slept yet; 0 for a free entry. More only
@@ -133,11 +133,12 @@ impl Set {
         for word in [&self.rings, &self.tokens, &self.nested, &self.waited, &self.dirty, &self.members, &self.cursor] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.sleeps, &self.contains, &self.turn, &self.rounds, &self.expected, &self.crowd] {
+        for word in [&self.sleeps, &self.contains, &self.turn, &self.rounds, &self.crowd] {
             word.store(0, Ordering::Relaxed);
         }
-        self.looked.store(0, Ordering::Relaxed);
-        self.bell_id.store(0, Ordering::Relaxed);
+        for word in [&self.looked, &self.bell_id, &self.expected] {
+            word.store(0, Ordering::Relaxed);
+        }
         self.owners.iter().for_each(|o| o.store(0, Ordering::Relaxed));
         self.sleepers.iter().for_each(|o| o.store(0, Ordering::Relaxed));
         self.lock.reset_private();
@@ -309,7 +310,7 @@ impl super::Table {
         let free = |i: &u32| self.claim_set(*i, 0);
         let abandoned = |i: &u32| {
             let set = self.set(*i);
-            let nobody = set.expected.load(Ordering::Acquire) == 0
+            let nobody = !self.births().may_come(set.expected.load(Ordering::Acquire), |p| !dead(p))
                 && set.owners.iter().all(|o| matches!(o.load(Ordering::Acquire), p if p == 0 || dead(p)));
             nobody && self.claim_set(*i, 1)
         };

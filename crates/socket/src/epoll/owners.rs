@@ -5,7 +5,7 @@ use crate::fdtable::{self, Handle, Kind};
 use crate::{lifecycle, process};
 use core::sync::atomic::{Ordering, fence};
 use ropeway_shm::sys;
-use ropeway_shm::table::Numbers;
+use ropeway_shm::table::{Birth, EXPECTED_FOR_GOOD};
 
 /// After `dup` of a set's descriptor.
 pub fn duplicated(h: Handle) {
@@ -111,15 +111,14 @@ fn release_if_unowned(locked: Locked) {
     }
 }
 
-/// Before fork: every set will have one owner more, and is entered in `counted`. A set with members gets its bell now, so
-/// that parent and child hold the same one.
-pub fn fork_prepare(counted: &Numbers) {
+/// Before fork: every set will have one owner more. A set with members gets its bell now, so that parent and child hold the same
+/// one.
+pub fn fork_prepare(birth: Birth) {
     for_each_local(|r| {
         let locked = r.lock();
         // A thread that closes the last descriptor looks for other owners under the lock, after this.
         if r.local.fds.load(Ordering::Acquire) > 0 {
-            r.set.expected.fetch_add(1, Ordering::AcqRel);
-            counted.insert(r.index);
+            r.set.expected.fetch_or(birth.bit(), Ordering::AcqRel);
             if r.set.members.load(Ordering::Acquire) != 0 {
                 locked.ensure_bell();
             }
@@ -127,23 +126,26 @@ pub fn fork_prepare(counted: &Numbers) {
     });
 }
 
-/// After a fork that failed.
-pub fn fork_failed(counted: &Numbers) {
-    counted.for_each_from(0, |index| {
-        forget_child(index);
-        true
-    });
+/// No child comes of the forks with these bits.
+pub fn forget_children(bits: u64) {
+    expecting(bits).for_each(|index| forget_child(index, bits));
 }
 
-/// No child comes for a set that was counted. If it was closed meanwhile, the child that was expected kept it.
-fn forget_child(index: u32) {
+/// The sets that expect a child of one of these forks.
+fn expecting(bits: u64) -> impl Iterator<Item = u32> {
+    let table = process::table();
+    (0..table.used_sets()).filter(move |index| table.set(*index).expected.load(Ordering::Acquire) & bits != 0)
+}
+
+/// If the set was closed meanwhile, the child that was expected kept it.
+fn forget_child(index: u32, bits: u64) {
     let locked = Ref::at(index).lock();
-    locked.r.set.expected.fetch_sub(1, Ordering::AcqRel);
+    locked.r.set.expected.fetch_and(!bits, Ordering::AcqRel);
     release_if_unowned(locked);
 }
 
-/// In the child of fork. A child that finds no free entry leaves itself expected: the set is never given back then.
-pub fn after_fork_child(counted: Option<&Numbers>) {
+/// In the child of fork. A child that finds no free entry is expected for good: the set is never given back then.
+pub fn after_fork_child(birth: Option<Birth>) {
     let pid = process::pid();
     for_each_local(|r| {
         // Threads that are not here wait in it in the parent.
@@ -154,25 +156,27 @@ pub fn after_fork_child(counted: Option<&Numbers>) {
             fdtable::close_internal(kept);
         }
     });
-    if let Some(counted) = counted {
-        counted.for_each_from(0, |index| {
-            let r = Ref::at(index);
-            if r.local.fds.load(Ordering::Acquire) == 0 {
-                forget_child(index);
-            } else if lifecycle::enter_owner(&r.set.owners, pid) {
-                r.set.expected.fetch_sub(1, Ordering::AcqRel);
-            }
-            true
-        });
-    }
-    // What another thread made when the fork had counted already: the parent knew of no other owner until now.
+    let bit = birth.map_or(0, Birth::bit);
+    // What another thread made when the fork had looked already: the parent knew of no other owner until now.
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
-        let is_new = h.kind() == Kind::Set && !counted.is_some_and(|counted| counted.contains(h.index()));
+        let is_new = h.kind() == Kind::Set && Ref::of(h).set.expected.load(Ordering::Acquire) & bit == 0;
         if is_new && !join(h, pid) {
             fdtable::remove(fd);
             Ref::of(h).local.fds.fetch_sub(1, Ordering::AcqRel);
         }
     });
+    let Some(birth) = birth else { return };
+    for index in expecting(bit) {
+        let r = Ref::at(index);
+        if r.local.fds.load(Ordering::Acquire) == 0 {
+            forget_child(index, birth.ended_bit());
+            continue;
+        }
+        if !lifecycle::enter_owner(&r.set.owners, pid) {
+            r.set.expected.fetch_or(EXPECTED_FOR_GOOD, Ordering::AcqRel);
+        }
+        r.set.expected.fetch_and(!birth.ended_bit(), Ordering::AcqRel);
+    }
 }
 
 /// Enters a child as an owner. False when the parent has given the set back, or more own it than can be counted.

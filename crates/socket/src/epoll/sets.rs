@@ -160,8 +160,9 @@ impl Ref {
 
     /// True while a process for which `counts` is true owns the set, or is about to.
     pub fn is_owned_by(&self, counts: impl Fn(u32) -> bool) -> bool {
+        let expected = self.set.expected.load(Ordering::Acquire);
         let owners = self.set.owners.iter().map(|owner| owner.load(Ordering::Acquire));
-        self.set.expected.load(Ordering::Acquire) != 0 || owners.filter(|pid| *pid != 0).any(counts)
+        process::table().births().may_come(expected, sys::process_exists) || owners.filter(|pid| *pid != 0).any(counts)
     }
 
     /// True when no other process has the set, and no other thread waits in it.

@@ -1,9 +1,9 @@
 //! What happens to sockets when the process forks.
 //!
-//! Who owns a socket decides whether it may be promoted and when it ends. A fork counts a child in advance, because the
+//! Who owns a socket decides whether it may be promoted and when it ends. A fork expects a child in advance, because the
 //! parent may close its own descriptor before the child has run at all; the child then enters itself as an owner. Other
-//! threads open and close sockets between the counting and the copy of the memory that the child gets, so what was
-//! counted is written down, and taken back by that alone.
+//! threads open and close sockets between that and the copy of the memory that the child gets, so what expects the child has
+//! a bit of the fork ([`ropeway_shm::table::Births`]), and is settled by that alone.
 
 use super::closing::settle_marks_in_child;
 use super::images::still_owns;
@@ -14,7 +14,8 @@ use crate::rendezvous::client;
 use crate::thread::{self, Critical};
 use crate::{bells, epoll, machine, stats, wait};
 use core::sync::atomic::{AtomicU32, Ordering};
-use ropeway_shm::table::{CLASS_FREE, Counted, FLAG_UNCOUNTED, MAX_OWNERS, Sock};
+use ropeway_shm::sys;
+use ropeway_shm::table::{Birth, CLASS_FREE, FLAG_UNCOUNTED, MAX_OWNERS, Sock};
 
 fn for_each_sock(mut f: impl FnMut(u32, &'static Sock)) {
     let table = process::table();
@@ -28,12 +29,11 @@ fn for_each_sock(mut f: impl FnMut(u32, &'static Sock)) {
 /// Before fork: every socket and every set will have one owner more.
 pub fn fork_prepare() {
     // A fork that went past our hooks never says what came of it.
-    drop(thread::keep_counted(None));
+    thread::keep_birth(None);
     if !process::started() {
         return;
     }
-    // Without memory for it the child can only be late, as in `join`.
-    let Some(counted) = Counted::new() else { return };
+    let birth = begin_birth();
     for_each_sock(|index, s| {
         // What was moved so far is the parent's.
         stats::fold(s);
@@ -41,30 +41,95 @@ pub fn fork_prepare() {
         s.lock.lock(thread::me());
         // A thread that closes the last descriptor looks for other owners under the lock, after this.
         if local(index).fds.load(Ordering::Acquire) > 0 {
-            s.expected.fetch_add(1, Ordering::AcqRel);
-            counted.socks.insert(index);
+            s.expected.fetch_or(birth.bit(), Ordering::AcqRel);
         }
         s.lock.unlock();
     });
-    epoll::fork_prepare(&counted.sets);
-    thread::keep_counted(Some(counted));
+    epoll::fork_prepare(birth);
+    thread::keep_birth(Some(birth));
 }
 
-/// After fork, in the parent.
-pub fn fork_parent(failed: bool) {
-    let counted = thread::keep_counted(None);
-    if let Some(counted) = counted.filter(|_| failed) {
-        counted.socks.for_each_from(0, |index| {
-            forget_child(index);
-            true
-        });
-        epoll::fork_failed(&counted.sets);
+/// A fork of this thread, whose child is known by its bit.
+pub(crate) fn begin_birth() -> Birth {
+    /// How long a fork waits for others to be over: each child has a moment's work to do.
+    const LOOKS: u32 = 200;
+    const NAP_NS: u64 = 100_000;
+    let thread = thread::me() as u32;
+    forget_dead_children();
+    for _ in 0..LOOKS {
+        if let Some(birth) = process::table().births().begin(thread) {
+            return birth;
+        }
+        sys::nap(NAP_NS);
+        forget_dead_children();
+    }
+    Birth::for_good(thread)
+}
+
+/// True while a child of a fork that is under way may come to have the socket.
+pub(crate) fn is_child_expected(s: &Sock) -> bool {
+    process::table().births().may_come(s.expected.load(Ordering::Acquire), sys::process_exists)
+}
+
+/// After fork, in the parent: `answer` is the child, or negative when there is none.
+pub fn fork_parent(answer: i32) {
+    let Some(birth) = thread::keep_birth(None) else { return };
+    match u32::try_from(answer) {
+        Ok(child) => process::table().births().born(birth, child),
+        Err(_) => no_child(birth),
+    }
+}
+
+fn no_child(birth: Birth) {
+    forget_children(birth.ended_bit());
+    process::table().births().end(birth, 0);
+}
+
+/// Children that were killed before they had entered themselves.
+pub(super) fn forget_dead_children() {
+    let _critical = Critical::enter();
+    process::table().births().forget_the_dead(thread::me(), sys::process_exists, forget_children);
+}
+
+/// No child comes of the forks with these bits.
+fn forget_children(bits: u64) {
+    expecting(bits).for_each(|index| forget_child(index, bits));
+    epoll::forget_children(bits);
+}
+
+/// The sockets that expect a child of one of these forks.
+fn expecting(bits: u64) -> impl Iterator<Item = u32> {
+    let table = process::table();
+    (0..table.used_socks()).filter(move |index| table.sock(*index).expected.load(Ordering::Acquire) & bits != 0)
+}
+
+/// Calls `f`, which finds that another process has the socket, too. The caller may be a child of `vfork` that is killed meanwhile.
+pub fn as_shared(h: Handle, f: impl FnOnce()) {
+    let birth = begin_birth();
+    thread::keep_birth(Some(birth));
+    h.sock().expected.fetch_or(birth.bit(), Ordering::AcqRel);
+    f();
+    h.sock().expected.fetch_and(!birth.ended_bit(), Ordering::AcqRel);
+    process::table().births().end(birth, 0);
+    thread::keep_birth(None);
+}
+
+/// In the parent, after its child of `vfork` has ended, or has another image.
+pub fn after_vfork() {
+    if let Some(birth) = thread::keep_birth(None)
+        && process::table().births().is_unborn(birth)
+    {
+        no_child(birth);
     }
 }
 
 /// After fork, in the child.
 pub fn fork_child() {
     process::after_fork_child();
+    let (birth, pid) = (thread::keep_birth(None), process::pid());
+    if let Some(birth) = birth {
+        process::table().births().born(birth, pid);
+    }
     thread::after_fork_child();
     stats::after_fork_child();
     client::after_fork_child();
@@ -72,26 +137,28 @@ pub fn fork_child() {
     wait::after_fork_child();
     machine::forget();
     settle_marks_in_child();
-    let (counted, pid) = (thread::keep_counted(None), process::pid());
-    if let Some(counted) = &counted {
-        counted.socks.for_each_from(0, |index| {
-            let s = process::table().sock(index);
-            if local(index).fds.load(Ordering::Acquire) > 0 {
-                add_owner(s, pid);
-                s.expected.fetch_sub(1, Ordering::AcqRel);
-            } else {
-                forget_child(index);
-            }
-            true
-        });
-    }
-    let was_counted = |h: Handle| counted.as_ref().is_some_and(|counted| counted.socks.contains(h.index()));
+    let bit = birth.map_or(0, Birth::bit);
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
-        if h.is_sock() && !was_counted(h) && !join(h, pid) {
+        let is_expected = || h.sock().expected.load(Ordering::Acquire) & bit != 0;
+        if h.is_sock() && !is_expected() && !join(h, pid) {
             forget_descriptor(fd, h);
         }
     });
-    epoll::after_fork_child(counted.as_ref().map(|counted| &counted.sets));
+    if let Some(birth) = birth {
+        for index in expecting(bit) {
+            let s = process::table().sock(index);
+            if local(index).fds.load(Ordering::Acquire) > 0 {
+                add_owner(s, pid);
+                s.expected.fetch_and(!birth.ended_bit(), Ordering::AcqRel);
+            } else {
+                forget_child(index, birth.ended_bit());
+            }
+        }
+    }
+    epoll::after_fork_child(birth);
+    if let Some(birth) = birth {
+        process::table().births().end(birth, pid);
+    }
 }
 
 /// After fork, in a child that shares nothing with its parent: what is the parent's alone leaves it.
@@ -100,20 +167,20 @@ pub fn fork_child_apart() {
     client::after_fork_child();
 }
 
-/// No child comes for a socket that was counted. If it was closed meanwhile, the child that was expected kept the record.
-fn forget_child(index: u32) {
+/// If the socket was closed meanwhile, the child that was expected kept the record.
+fn forget_child(index: u32, bits: u64) {
     let s = process::table().sock(index);
     {
         let _critical = Critical::enter();
         // Under the lock nobody is in the middle of closing it.
         s.lock.lock(thread::me());
-        s.expected.fetch_sub(1, Ordering::AcqRel);
+        s.expected.fetch_and(!bits, Ordering::AcqRel);
         s.lock.unlock();
     }
     release_if_abandoned(index);
 }
 
-/// In the child: enters it for a socket that another thread opened when the fork had counted already. The parent knew of
+/// In the child: enters it for a socket that another thread opened when the fork had looked already. The parent knew of
 /// no other owner until now. False when it has closed the socket, or mapped rings that the child has not: then the child
 /// does not follow it.
 fn join(h: Handle, pid: u32) -> bool {

@@ -337,7 +337,7 @@ fn a_child_does_not_keep_open_what_a_close_kept_for_a_thread_of_its_parent() {
                 sys::nap(1_000_000_000);
             }
         }
-        lifecycle::fork_parent(child < 0);
+        lifecycle::fork_parent(child);
         told.read_exact(&mut [0]).expect("the child runs");
         assert_eq!(b.send(b"late"), 4);
         assert_eq!(reader.join().expect("the reader"), 4);

@@ -47,6 +47,74 @@ fn processes_that_close_and_look_for_abandoned_records_give_each_back_once() {
     });
 }
 
+/// Forks a child that is killed before it has entered itself anywhere. It is not waited for.
+fn stillborn() -> i32 {
+    lifecycle::fork_prepare();
+    // SAFETY: the child waits for its end.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            sys::nap(1_000_000_000);
+        }
+    }
+    lifecycle::fork_parent(child);
+    // SAFETY: our own child.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    child
+}
+
+#[test]
+fn what_a_child_was_to_have_that_was_killed_at_its_birth_is_its_parents_alone() {
+    let _alone = alone();
+    within(LIMIT, "forking", || {
+        // More than can be under way at a time.
+        for _ in 0..100 {
+            let (a, b) = on_tcp();
+            let set = Set::new();
+            set.add(&a, IN, 7);
+            assert!(!says_yes(stillborn()));
+            let names = [a.h, b.h];
+            assert!(names.iter().all(|h| lifecycle::sole_owner(h.sock())));
+            drop((a, b, set));
+            assert!(!names.iter().any(|h| h.is_current()), "their records are given back");
+        }
+    });
+}
+
+#[test]
+fn what_a_child_kept_that_was_killed_at_its_birth_is_given_back() {
+    let _alone = alone();
+    within(LIMIT, "forking", || {
+        let (a, b) = on_tcp();
+        let (name, set) = (a.h, Set::new());
+        set.add(&a, IN, 7);
+        lifecycle::fork_prepare();
+        let (told, tell) = std::io::pipe().expect("pipe");
+        // SAFETY: the child waits for its end, before it has entered itself.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(tell);
+            let _ = (&told).read(&mut [0]);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(1) };
+        }
+        lifecycle::fork_parent(child);
+        drop((a, b, set));
+        assert!(name.is_current(), "the child may have it");
+        drop(tell);
+        assert!(!says_yes(child));
+        // At the next fork at the latest.
+        lifecycle::fork_prepare();
+        assert!(says_yes(forked(|| true)));
+        assert!(!name.is_current());
+        let table = process::table();
+        assert!(
+            (0..table.used_sets()).all(|i| table.set(i).expected.load(Ordering::Acquire) == 0),
+            "of the set as well"
+        );
+    });
+}
+
 /// Starts a call on an end, closes the end while the call is in the kernel, and gives its record to a new connection.
 fn close_during<R: Send + 'static>(
     end: End,

@@ -12,7 +12,7 @@ fn close_beside(shared: bool, call: fn(Handle, i32) -> isize, other: fn(&End)) {
         warm(&a, &b);
         let (h, fd) = (a.h, a.fd);
         let s = h.sock();
-        s.expected.store(shared as u32, Ordering::Release);
+        s.expected.store(shared as u64, Ordering::Release);
         let calls = AtomicU32::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {

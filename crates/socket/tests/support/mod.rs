@@ -291,7 +291,7 @@ pub fn forked(f: impl FnOnce() -> bool) -> i32 {
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(i32::from(!f())) };
     }
-    lifecycle::fork_parent(child < 0);
+    lifecycle::fork_parent(child);
     child
 }
 

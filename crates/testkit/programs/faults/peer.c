@@ -20,6 +20,7 @@
 //   image[=PROG]     another image of this program, or PROG, goes on with the connection and the steps that follow
 //   child[=PROG]     likewise in a child, after this process has closed the connection (childkeeps: which keeps it)
 //   fork             likewise in a child without another image
+//   stillborn=N      N children, each killed as soon as it is there
 //   leaver           a child that takes the connection out of Ropeway's hands, and is killed if that takes more than 100 ms
 //   clone[=WAY]      likewise, in a network namespace of the child's own: by system call, or by the C library's function (WAY)
 //   apart[=WAY]      a child in a PID namespace of its own closes the connection, and ends: by system call, or by the C library's
@@ -313,6 +314,17 @@ static void do_child(const char *program, int keeps) {
     end_as(child);
 }
 
+static void do_stillborn(int n) {
+    for (int i = 0; i < n; i++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0)
+            for (;;) pause();
+        if (child < 0 || kill(child, SIGKILL) || waitpid(child, &status, 0) != child) die("stillborn");
+    }
+    report("stillborn", n, "ok");
+}
+
 static void do_leaver(void) {
     pid_t child = fork();
     if (child == 0) {
@@ -429,6 +441,7 @@ static void step(char *name) {
     else if (!strcmp(name, "childkeeps")) do_child(value, 1);
     else if (!strcmp(name, "fork")) do_child(NULL, 0);
     else if (!strcmp(name, "leaver")) do_leaver();
+    else if (!strcmp(name, "stillborn")) do_stillborn(atoi(value));
     else if (!strcmp(name, "salt")) out_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "rsalt")) in_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "sndbuf")) chunk = size_of(value);

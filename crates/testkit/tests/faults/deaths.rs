@@ -189,3 +189,16 @@ fn what_a_process_was_killed_over_taking_back_comes_once() {
         assert_eq!(last(&steps, "leaver").end, "killed", "it had to wait for the writer");
     }
 }
+
+/// A process is the only owner of its sockets again once a child is dead, whatever that had come to by then.
+#[test]
+fn a_child_killed_at_its_birth_keeps_no_connection_from_shared_memory() {
+    let test = "deaths::a_child_killed_at_its_birth_keeps_no_connection_from_shared_memory";
+    let world = World::new();
+    let (accepting, connecting) =
+        Peer::pair(Over::tested(&world), net::free_port(), &["pong=200"], &["stillborn=80", "calm=200"]);
+    for end in [&accepting, &connecting] {
+        end.all_right();
+        assert_over_shm(&world, test, end.process.pid(), WARM_BYTES);
+    }
+}
