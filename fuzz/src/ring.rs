@@ -157,10 +157,11 @@ pub fn ring_writer(data: &[u8]) {
             }
             7 => {
                 let epoch = next_epoch(p.epoch);
-                let _ = ring.switch(&mut p, epoch, input.number());
+                let _ = ring.switch(&mut p, epoch, input.number(), || {});
             }
             8 => {
-                ring.recover_producer(&mut p);
+                ring.recover_producer(&mut p, || {});
+                ring.recover_epoch(&mut p);
             }
             9 => {
                 ring.close_writer(&p);

@@ -22,6 +22,8 @@ struct Family {
     rx: Lock,
     producer: UnsafeCell<Producer>,
     consumer: UnsafeCell<Consumer>,
+    /// Not 0: the writer has noted that it is on the ring.
+    on_ring: AtomicU64,
     /// Not 0: a copy, whose locks belong to the dead.
     is_copy: AtomicU64,
     /// The last two records that were begun: where, and their number + 1, entered last.
@@ -34,6 +36,10 @@ impl Family {
             0 => lock.lock(me()),
             _ => lock.lock_unless(me(), |_| false),
         }
+    }
+
+    fn note_on_ring(&self) {
+        self.on_ring.store(1, Ordering::Release);
     }
 
     /// The number of the next record: that of the newest note, or one more if its record is published.
@@ -102,7 +108,7 @@ fn with_producer<T>(family: &Family, ring: Ring, f: impl FnOnce(&mut Producer, O
     let taken = family.lock(&family.tx);
     // SAFETY: under the lock.
     let p = unsafe { &mut *family.producer.get() };
-    let recovered = (taken == Taken::FromTheDead).then(|| ring.recover_producer(p));
+    let recovered = (taken == Taken::FromTheDead).then(|| ring.recover_producer(p, || family.note_on_ring()));
     let result = f(p, recovered);
     family.tx.unlock();
     result
@@ -232,29 +238,62 @@ fn a_writer_is_killed_at_every_instruction_of_a_wrap() {
     a_writer_killed_while_publishing(8, &[10; 6], &[5; 70]);
 }
 
+fn switch(family: &Family, ring: Ring) {
+    with_producer(family, ring, |p, _| ring.switch(p, 1, 55, || family.note_on_ring()).unwrap());
+}
+
+/// What a writer leaves that dies over a switch: the record stands there, and it is noted that the writer is on the ring, or neither.
+/// True for the first.
+fn has_switched(steps: u64, ring: Ring, page: &Page) -> bool {
+    let switched = with_producer(page, ring, |_, _| page.on_ring.load(Ordering::Relaxed) != 0);
+    // SAFETY: nobody else runs on the copy.
+    assert_eq!(ring.pending(unsafe { &*page.consumer.get() }), switched, "after {steps} instructions");
+    with_producer(page, ring, |p, _| {
+        if !switched {
+            ring.recover_epoch(p);
+            assert_eq!(p.epoch, 0, "after {steps} instructions");
+            assert_eq!(ring.switch(p, 1, 55, || {}), Ok(()), "after {steps} instructions");
+        }
+        assert_eq!(write(ring, p, 1, b"x"), Ok(1));
+    });
+    with_consumer(page, ring, |c, _| {
+        assert_eq!(ring.look(c), Look::Switch { at: 55 });
+        ring.consume_switch(c);
+        assert_eq!(read(ring, c, 9), (b"x".to_vec(), Stop::Empty));
+    });
+    switched
+}
+
 #[test]
 fn a_writer_is_killed_at_every_instruction_of_a_switch() {
     let (memory, page) = (Memory::new(16), Page::new());
     with_consumer(&page, memory.ring(), |c, _| memory.ring().offer(c, 1));
     let mut found = [0; 2];
-    let switch = || with_producer(&page, memory.ring(), |p, _| memory.ring().switch(p, 1, 55).unwrap());
+    let switch = || switch(&page, memory.ring());
     at_every_instruction("switch", &memory, &page, switch, |steps, ring, page| {
-        let switched = with_producer(page, ring, |p, recovered| {
-            let done = recovered == Some(Recovered::Switch) || p.head.cell == 1;
-            if !done {
-                assert_eq!(ring.switch(p, 1, 55), Ok(()), "after {steps} instructions and {recovered:?}");
-            }
-            assert_eq!(write(ring, p, 1, b"x"), Ok(1));
-            done
-        });
-        found[usize::from(switched)] += 1;
-        with_consumer(page, ring, |c, _| {
-            assert_eq!(ring.look(c), Look::Switch { at: 55 });
-            ring.consume_switch(c);
-            assert_eq!(read(ring, c, 9), (b"x".to_vec(), Stop::Empty));
-        });
+        found[usize::from(has_switched(steps, ring, page))] += 1;
     });
     assert!(found[0] > 10 && found[1] > 10, "killed on both sides of the swap: {found:?}");
+}
+
+#[test]
+fn who_takes_over_a_switch_is_killed_at_every_instruction_of_that() {
+    let (memory, page) = (Memory::new(16), Page::new());
+    let ring = memory.ring();
+    with_consumer(&page, ring, |c, _| ring.offer(c, 1));
+    // A writer that died with its record published, and nothing else.
+    page.tx.lock(me());
+    // SAFETY: under the lock.
+    let p = unsafe { &mut *page.producer.get() };
+    let before = *p;
+    ring.switch(p, 1, 55, || {}).unwrap();
+    *p = before;
+    p.epoch = 1;
+    page.is_copy.store(1, Ordering::Relaxed);
+    let take_over = || with_producer(&page, ring, |_, _| {});
+    at_every_instruction("taking over", &memory, &page, take_over, |steps, ring, page| {
+        assert!(has_switched(steps, ring, page));
+    });
 }
 
 /// The child reads `most` bytes of a stream of which 60 were read before. Whatever it got done: the survivor reads on at

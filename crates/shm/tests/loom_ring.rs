@@ -299,7 +299,7 @@ fn an_offer_is_taken_or_withdrawn_as_a_whole() {
                 if ring.offered() != 1 {
                     return None;
                 }
-                let switched = ring.switch(&mut p, 1, 1234);
+                let switched = ring.switch(&mut p, 1, 1234, || {});
                 if switched == Err(WriteStop::Closed) {
                     ring.leave(&p);
                 }
@@ -334,7 +334,7 @@ fn a_used_ring_is_offered_again_and_nothing_old_is_read() {
         let (mut p, mut c) = (Producer::default(), Consumer::default());
         // First epoch: one record, closed by the reader, not yet noticed by the writer.
         ring.offer(&mut c, 1);
-        ring.switch(&mut p, 1, 10).unwrap();
+        ring.switch(&mut p, 1, 10, || {}).unwrap();
         ring.look(&mut c);
         ring.consume_switch(&mut c);
         ring.close_reader(&c);
@@ -347,7 +347,7 @@ fn a_used_ring_is_offered_again_and_nothing_old_is_read() {
                 if ring.offered() != 2 {
                     return false;
                 }
-                ring.switch(&mut p, 2, 20).unwrap();
+                ring.switch(&mut p, 2, 20, || {}).unwrap();
                 put(&ring, &mut p, 1).unwrap();
                 true
             })
@@ -385,7 +385,7 @@ fn two_epochs_deliver_their_bytes_in_order() {
                     while ring.offered() != epoch {
                         thread::yield_now();
                     }
-                    while ring.switch(&mut p, epoch, u64::from(epoch)) == Err(WriteStop::Full) {
+                    while ring.switch(&mut p, epoch, u64::from(epoch), || {}) == Err(WriteStop::Full) {
                         thread::yield_now();
                     }
                     while put(&ring, &mut p, value).is_err() {
@@ -465,7 +465,7 @@ fn a_sibling_takes_over_from_a_dead_writer_without_loss_or_repetition() {
             let (recovered, published) = state.1.with_mut(|p| {
                 // SAFETY: the lock was taken over.
                 let p = unsafe { &mut *p };
-                let recovered = ring.recover_producer(p);
+                let recovered = ring.recover_producer(p, || {});
                 let next = if recovered == Recovered::Data(8) { 2 } else { 1 };
                 (recovered, put(&ring, p, next))
             });

@@ -87,6 +87,10 @@ fn may_try(s: &Sock) -> bool {
     settings::is_chaotic() || (calls(s).wrapping_sub(s.try_at.load(Ordering::Relaxed)) as i32) >= 0
 }
 
+fn note_on_ring(s: &Sock) {
+    s.tx.phase.store(TX_RING, Ordering::Release);
+}
+
 /// The outgoing direction, locked.
 pub struct TxLock<'a> {
     pub s: &'a Sock,
@@ -97,20 +101,12 @@ pub struct TxLock<'a> {
 #[inline]
 pub fn lock_tx(s: &Sock) -> TxLock<'_> {
     let critical = Critical::enter();
-    if s.tx.lock.lock(thread::me()) == Taken::FromTheDead
-        && let Some(pair) = pair(s)
-    {
-        // SAFETY: under the lock just taken.
-        match pair.outgoing().recover_producer(unsafe { s.producer() }) {
-            Recovered::Nothing => {}
-            Recovered::Data(n) => {
-                s.tx.ring_bytes.fetch_add(n as u64, Ordering::Relaxed);
-            }
-            Recovered::Switch => s.tx.phase.store(TX_RING, Ordering::Release),
-        }
-        bells::ring_everybody(&pair.outgoing(), End::Reader);
+    let taken = s.tx.lock.lock(thread::me());
+    let mut locked = TxLock { s, _critical: critical };
+    if taken == Taken::FromTheDead {
+        locked.recover();
     }
-    TxLock { s, _critical: critical }
+    locked
 }
 
 /// The same unless somebody has it, alive or dead.
@@ -134,6 +130,20 @@ impl Drop for TxLock<'_> {
 }
 
 impl TxLock<'_> {
+    /// Completes what the previous holder, who died, had begun (clause 7.2).
+    #[cold]
+    fn recover(&mut self) {
+        let s = self.s;
+        let Some((ring, p)) = self.any_ring() else { return };
+        if let Recovered::Data(n) = ring.recover_producer(p, || note_on_ring(s)) {
+            s.tx.ring_bytes.fetch_add(n as u64, Ordering::Relaxed);
+        }
+        if s.tx.phase.load(Ordering::Relaxed) == TX_TCP {
+            ring.recover_epoch(p);
+        }
+        bells::ring_everybody(&ring, End::Reader);
+    }
+
     /// Ring and cursor, if this direction is on its ring.
     #[inline]
     pub fn ring(&mut self) -> Option<(Ring, &mut Producer)> {
@@ -185,9 +195,8 @@ impl TxLock<'_> {
         if !epoll::can_follow(h) {
             return false;
         }
-        match ring.switch(p, epoch, at) {
+        match ring.switch(p, epoch, at, || note_on_ring(s)) {
             Ok(()) => {
-                s.tx.phase.store(TX_RING, Ordering::Release);
                 s.clear(FLAG_LEFT_UNREAD);
                 s.tx.looked.store(sys::ticks(), Ordering::Relaxed);
                 note_promoted(s);

@@ -119,9 +119,9 @@ fn a_writer_killed_after_its_swap_is_recovered_also_across_a_wrap() {
         let before = p;
         ring.commit(&mut p, len).unwrap();
         let after = core::mem::replace(&mut p, before);
-        assert_eq!(ring.recover_producer(&mut p), Recovered::Data(len as u32));
+        assert_eq!(ring.recover_producer(&mut p, || {}), Recovered::Data(len as u32));
         assert_eq!((p.head, p.tail), (after.head, after.tail));
-        assert_eq!(ring.recover_producer(&mut p), Recovered::Nothing, "recovering twice is recovering once");
+        assert_eq!(ring.recover_producer(&mut p, || {}), Recovered::Nothing, "recovering twice is recovering once");
         assert_eq!(get(ring, &mut c), Some((i, len)));
     }
     assert!(wrapped > 5, "wraps were among them");
@@ -139,9 +139,9 @@ fn a_writer_killed_after_its_switch_is_found_on_the_ring() {
     let (mut p, mut c) = (Producer::default(), Consumer::default());
     ring.offer(&mut c, 1);
     let before = Producer { epoch: 1, ..p };
-    ring.switch(&mut p, 1, 77).unwrap();
+    ring.switch(&mut p, 1, 77, || {}).unwrap();
     let mut p = before;
-    assert_eq!(ring.recover_producer(&mut p), Recovered::Switch);
+    assert_eq!(ring.recover_producer(&mut p, || {}), Recovered::Switch);
     put(ring, &mut p, 5, 5).unwrap();
     assert_eq!(ring.look(&mut c), Look::Switch { at: 77 });
 }
@@ -166,12 +166,12 @@ fn recovery_believes_no_word_that_does_not_fit() {
     ] {
         ring.cells.header(3).store(word(kind, epoch, len), core::sync::atomic::Ordering::Relaxed);
         let mut p = full;
-        assert_eq!(ring.recover_producer(&mut p), Recovered::Nothing);
+        assert_eq!(ring.recover_producer(&mut p, || {}), Recovered::Nothing);
         assert_eq!(p.head, full.head, "{kind} {epoch} {len}");
     }
     ring.cells.header(3).store(word(KIND_DATA, 1, 56), core::sync::atomic::Ordering::Relaxed);
     let mut p = full;
-    assert_eq!(ring.recover_producer(&mut p), Recovered::Data(56));
+    assert_eq!(ring.recover_producer(&mut p, || {}), Recovered::Data(56));
     assert_eq!(p.head.cell, 4);
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     EPOCH_MASK, KIND_CLOSED, KIND_DATA, KIND_SWITCH, KIND_WRAP, Position, Producer, Ring, SOFT_WRAP_CELLS, WriteStop,
-    cells_for, word,
+    cells_for, in_order, word,
 };
 use crate::atomic::{Ordering, fence_after_rmw};
 use crate::cells::{CELL_BYTES, HEADER_BYTES};
@@ -22,13 +22,19 @@ pub enum Recovered {
 }
 
 impl Ring {
-    /// Begins an epoch on the writer's side: the record says at which byte of the TCP stream this ring continues it.
-    pub fn switch(&self, p: &mut Producer, epoch: u32, at: u64) -> Result<(), WriteStop> {
+    /// Begins an epoch on the writer's side: the record says at which byte of the TCP stream this ring continues it. `note` notes
+    /// that the writer is on the ring, when the record stands there and before the cursor moves over it: if the writer dies, whoever
+    /// takes its lock over finds one or the other.
+    pub fn switch(&self, p: &mut Producer, epoch: u32, at: u64, note: impl FnOnce()) -> Result<(), WriteStop> {
         p.epoch = epoch;
         let (cell, _) = self.reserve(p, 8, 8)?;
         // SAFETY: `reserve` gave room for eight bytes at `cell`, which no reader looks at before it is published.
         unsafe { self.cells.payload(cell).cast::<u64>().write_unaligned(at) };
-        self.publish(p, KIND_SWITCH, 8)
+        let noted = || {
+            note();
+            in_order();
+        };
+        self.publish(p, KIND_SWITCH, 8, noted)
     }
 
     /// Where up to `most` bytes may be written, at least `least` of them (a quarter of the ring at most): the payload
@@ -64,7 +70,7 @@ impl Ring {
         if len == 0 {
             return Ok(());
         }
-        self.publish(p, KIND_DATA, len as u32)
+        self.publish(p, KIND_DATA, len as u32, || {})
     }
 
     /// Finds room for a record: its first cell and how many payload bytes fit there (at least `least`).
@@ -161,10 +167,11 @@ impl Ring {
         }
     }
 
+    /// Publishes a record, calls `done`, and moves the cursor.
     #[inline]
-    fn publish(&self, p: &mut Producer, kind: u64, len: u32) -> Result<(), WriteStop> {
+    fn publish(&self, p: &mut Producer, kind: u64, len: u32, done: impl FnOnce()) -> Result<(), WriteStop> {
         if p.wrap != 0 {
-            return self.publish_wrapped(p, kind, len);
+            return self.publish_wrapped(p, kind, len, done);
         }
         if cells_for(len as usize) > self.free_cells(p) {
             return Err(WriteStop::Corrupt); // The caller committed more than it had begun.
@@ -174,6 +181,7 @@ impl Ring {
             self.clear(p, next);
         }
         self.put(p.head.cell, word(kind, p.epoch, len))?;
+        done();
         p.head.cell = next;
         Ok(())
     }
@@ -194,7 +202,7 @@ impl Ring {
     /// The record stands at cell 0 already; one swap at the head sends the reader there. A reader never finds a `WRAP`
     /// with nothing behind it.
     #[cold]
-    fn publish_wrapped(&self, p: &mut Producer, kind: u64, len: u32) -> Result<(), WriteStop> {
+    fn publish_wrapped(&self, p: &mut Producer, kind: u64, len: u32, done: impl FnOnce()) -> Result<(), WriteStop> {
         let next = cells_for(len as usize);
         if next >= p.tail.cell {
             return Err(WriteStop::Corrupt); // The caller committed more than it had begun.
@@ -202,6 +210,7 @@ impl Ring {
         self.cells.header(next).store(0, Ordering::Relaxed);
         self.cells.header(0).store(word(kind, p.epoch, len), Ordering::Relaxed);
         self.put(p.head.cell, word(KIND_WRAP, p.epoch, 0))?;
+        done();
         p.left_at = p.head.cell;
         p.head.set(Position { lap: p.head.lap.wrapping_add(1), cell: next });
         p.soft = 0;
@@ -266,8 +275,9 @@ impl Ring {
     }
 
     /// Recomputes the head after a writer died between publishing and moving its cursor, and says what it had published.
-    /// It may have died before it rang: ring every bell of the reader afterwards ([`Ring::take_all`]).
-    pub fn recover_producer(&self, p: &mut Producer) -> Recovered {
+    /// It may have died before it rang: ring every bell of the reader afterwards ([`Ring::take_all`]). `note` as for
+    /// [`Ring::switch`].
+    pub fn recover_producer(&self, p: &mut Producer, note: impl Fn()) -> Recovered {
         p.wrap = 0;
         // At most one record is ahead of the cursor, with the `WRAP` that leads to it.
         for _ in 0..2 {
@@ -279,6 +289,10 @@ impl Ring {
             match kind {
                 // Only cells that were free can hold it; anything else the peer has put there.
                 KIND_DATA | KIND_SWITCH if len != 0 && cells_for(len as usize) <= self.free_cells(p) => {
+                    if kind == KIND_SWITCH {
+                        note();
+                        in_order();
+                    }
                     p.head.set(Position { lap: p.head.lap, cell: p.head.cell + cells_for(len as usize) });
                     return if kind == KIND_DATA { Recovered::Data(len) } else { Recovered::Switch };
                 }
@@ -291,5 +305,18 @@ impl Ring {
             }
         }
         Recovered::Nothing
+    }
+
+    /// Completes what a writer died over that was not on the ring: it was about to begin an epoch, or to say that it has left one.
+    pub fn recover_epoch(&self, p: &mut Producer) {
+        let w = self.cells.header(p.head.cell).load(Ordering::Acquire);
+        if w == 0 {
+            // Of an epoch that was left, the reader clears the `CLOSED` before it offers the next.
+            if self.offered() == p.epoch && self.left() != p.epoch {
+                p.epoch = p.epoch.saturating_sub(1);
+            }
+        } else if w >> 56 == KIND_CLOSED && (w >> 32) as u32 & EPOCH_MASK == p.epoch & EPOCH_MASK {
+            self.leave(p);
+        }
     }
 }

@@ -157,10 +157,11 @@ fn abused_writer(ring: Ring, n: u32, seed: u64, attack: &Attack) {
                 }
                 7 => {
                     let epoch = next_epoch(p.epoch) & 3;
-                    let _ = ring.switch(&mut p, epoch, numbers.any());
+                    let _ = ring.switch(&mut p, epoch, numbers.any(), || {});
                 }
                 8 => {
-                    ring.recover_producer(&mut p);
+                    ring.recover_producer(&mut p, || {});
+                    ring.recover_epoch(&mut p);
                 }
                 9 => {
                     ring.close_writer(&p);

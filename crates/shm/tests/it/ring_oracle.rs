@@ -131,7 +131,7 @@ impl World {
             }
             Op::RecoverBoth => {
                 let (p, c) = (self.p, self.c);
-                assert_eq!(self.ring.recover_producer(&mut self.p), Recovered::Nothing);
+                assert_eq!(self.ring.recover_producer(&mut self.p, || {}), Recovered::Nothing);
                 self.ring.recover_consumer(&mut self.c);
                 assert_eq!((self.p.head, self.c.at), (p.head, c.at), "nothing to recover");
             }
@@ -150,7 +150,7 @@ impl World {
             return;
         };
         let head = std::mem::replace(&mut self.p, before).head;
-        assert_eq!(self.ring.recover_producer(&mut self.p), Recovered::Data(n as u32));
+        assert_eq!(self.ring.recover_producer(&mut self.p, || {}), Recovered::Data(n as u32));
         assert_eq!(self.p.head, head, "the head is where the dead writer would have moved it");
         self.pushed(&bytes[..n]);
     }

@@ -82,7 +82,7 @@ pub fn promote(ring: Ring, p: &mut Producer, c: &mut Consumer, at: u64) {
     let epoch = next_epoch(c.epoch);
     ring.offer(c, epoch);
     assert_eq!(ring.offered(), epoch);
-    ring.switch(p, epoch, at).expect("an empty ring has room for the switch");
+    ring.switch(p, epoch, at, || {}).expect("an empty ring has room for the switch");
     assert_eq!(ring.look(c), Look::Switch { at });
     ring.consume_switch(c);
     ring.flush(c);

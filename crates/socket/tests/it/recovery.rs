@@ -22,6 +22,23 @@ fn die_over(end: &End, f: impl FnOnce(&Sock) + Send) {
     });
 }
 
+#[test]
+fn an_offer_that_it_was_about_to_take() {
+    within(Duration::from_secs(20), "about to take an offer", || {
+        let (a, b) = attached();
+        let h = a.h;
+        let writer = std::thread::spawn(move || {
+            let s = h.sock();
+            s.tx.lock.lock(holder(sys::getpid().unwrap() as u32, sys::gettid().unwrap() as u32));
+            // SAFETY: under the lock.
+            unsafe { s.producer() }.epoch = 1;
+        });
+        writer.join().expect("the writer");
+        switch(&a);
+        assert_eq!(all(&b), b"bcdefghi");
+    });
+}
+
 /// A connection whose second end has attached and read the first of six bytes that came over TCP.
 fn attached() -> (End, End) {
     let (a, b) = connected();
