@@ -156,6 +156,9 @@ semantics! {
         killed_peer,
         killed_peer_with_unread_data,
         killed_peer_after_its_half_close,
+        killed_peer_after_own_half_close,
+        killed_peer_after_own_half_close_seen_by_poll,
+        killed_peer_after_own_half_close_seen_by_epoll,
         killed_peer_while_waiting_for_it,
         killed_peer_while_sending_to_it: ShmAndTcp,
     }

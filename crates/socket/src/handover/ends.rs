@@ -8,7 +8,9 @@ use crate::{epoll, lifecycle, shadow, stats};
 use core::sync::atomic::Ordering;
 use ropeway_shm::ring::{Producer, Ring};
 use ropeway_shm::sys;
-use ropeway_shm::table::{FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, Sock, TX_RING, TX_TCP};
+use ropeway_shm::table::{
+    FLAG_LEFT_UNREAD, FLAG_PEER_FIN, FLAG_RESET, FLAG_SHUT_RD, FLAG_SHUT_WR, Sock, TX_RING, TX_TCP,
+};
 
 /// Clause 5.4: bytes can no longer be attributed to a place in the stream. Both ends see a reset, never wrong bytes.
 pub fn break_connection(s: &Sock, h: Handle, fd: i32, reason: Reason) {
@@ -39,7 +41,9 @@ pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
     }
     let Some(pair) = pair(s) else { return };
     let Some((ring, p)) = tx.any_ring() else { return };
-    let broken = shadow::poll(fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0;
+    // After one's own SHUT_WR the kernel shows a hang-up of any end.
+    let telling = if s.has(FLAG_SHUT_WR) { libc::POLLERR } else { libc::POLLERR | libc::POLLHUP };
+    let broken = shadow::poll(fd, 0) & telling != 0;
     // A ring that was left before counts, too: TCP would have had its bytes unread.
     let unread = p.epoch != 0 && !pair.incoming().wr_shut() && !ring.drained(p);
     if !broken && !unread {

@@ -675,6 +675,51 @@ CASE(killed_peer_after_its_half_close)
     observe_the_dead();
 }
 
+/* The request was never read: the end that comes is that of the process alone, and no answer. */
+static void send_a_request_and_end(void)
+{
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE {
+        rw_tell();
+        pause();
+    }
+    rw_hear();
+    T(send(fd, "request", 7, 0));
+    T(shutdown(fd, SHUT_WR));
+}
+
+CASE(killed_peer_after_own_half_close)
+{
+    send_a_request_and_end();
+    kill_b();
+    T(recv(fd, buffer, 100, 0));
+    T(recv(fd, buffer, 100, 0));
+    show_events();
+}
+
+CASE(killed_peer_after_own_half_close_seen_by_poll)
+{
+    send_a_request_and_end();
+    kill_b();
+    show_events();
+    show_error();
+    T(recv(fd, buffer, 100, 0));
+    show_events();
+}
+
+CASE(killed_peer_after_own_half_close_seen_by_epoll)
+{
+    struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP };
+    int set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    send_a_request_and_end();
+    kill_b();
+    T(epoll_wait(set, &event, 1, 1000));
+    rw_note("events: %s", rw_poll_names((int)event.events));
+    T(recv(fd, buffer, 100, 0));
+    T(recv(fd, buffer, 100, 0));
+}
+
 CASE(killed_peer_while_waiting_for_it)
 {
     rw_warm(fd, RW_BLOCK);
@@ -718,4 +763,6 @@ RW_MAIN(ENTRY(half_close), ENTRY(much_after_half_close), ENTRY(end_after_all_was
     ENTRY(sending_after_shutdown_of_reading), ENTRY(more_than_fits_after_shutdown_of_reading),
     ENTRY(end_of_own_reading_beside_unread_bytes), ENTRY(both_close_at_once),
     ENTRY(killed_peer), ENTRY(killed_peer_with_unread_data), ENTRY(killed_peer_after_its_half_close),
+    ENTRY(killed_peer_after_own_half_close), ENTRY(killed_peer_after_own_half_close_seen_by_poll),
+    ENTRY(killed_peer_after_own_half_close_seen_by_epoll),
     ENTRY(killed_peer_while_waiting_for_it), ENTRY(killed_peer_while_sending_to_it))
