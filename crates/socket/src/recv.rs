@@ -200,7 +200,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
     }
     let peeking = flags & libc::MSG_PEEK != 0;
     let target = if flags & libc::MSG_WAITALL != 0 { total } else { options::receive_low_water(s, fd).min(total) };
-    let mode = Mode { count_only: flags & libc::MSG_TRUNC != 0 };
+    let mode = Mode { count_only: flags & libc::MSG_TRUNC != 0, wanted: total };
     // As the kernel, which looks at the beginning of a call: what is set meanwhile holds for the next one.
     let waits = flags & libc::MSG_DONTWAIT == 0 && !s.has(FLAG_NONBLOCK | FLAG_RCVTIMEO_PASSED);
     let mut fd = fd;
@@ -225,8 +225,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
                 if got == 0 {
                     return over_tcp(h, fd, cursor, flags, is_entered(&blocking), native);
                 }
-                // Bytes behind an urgent mark are for another call.
-                if peeking || shadow::at_mark(fd) {
+                if peeking {
                     return got as isize;
                 }
                 rest_over_tcp(h, &mut fd, cursor, mode)
@@ -236,6 +235,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
         let got = total - cursor.left();
         match pass {
             Pass::Done => return total as isize,
+            Pass::Mark => return got as isize,
             Pass::Gone if is_entered(&blocking) && lifecycle::kept_soon(fd, h).is_some() => continue,
             Pass::Gone if got > 0 => return got as isize,
             Pass::Gone => return gone(h, fd, cursor, flags, is_entered(&blocking), native),
@@ -255,6 +255,9 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
             Pass::Empty => {}
         }
         if got >= target {
+            return got as isize;
+        }
+        if got > 0 && !peeking && s.rx.phase.load(Ordering::Acquire) != RX_RING && shadow::at_mark(fd) {
             return got as isize;
         }
         if let Some(end) = look_at_end(s, h, fd, blocking.is_some()) {
@@ -311,6 +314,9 @@ fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, mode: Mode) -> Pa
         }
         if s.rx.phase.load(Ordering::Relaxed) != RX_TCP {
             return Pass::Tcp;
+        }
+        if shadow::at_mark(*fd) {
+            return Pass::Mark;
         }
         let most = cursor.left().min(REST_PIECE_BYTES);
         let moved = if mode.count_only {

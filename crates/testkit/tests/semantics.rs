@@ -184,6 +184,12 @@ semantics! {
     urgent {
         byte_beside_the_stream: ShmAndTcp,
         byte_in_the_stream: ShmAndTcp,
+        mark_behind_other_bytes: ShmAndTcp,
+        mark_behind_other_bytes_in_the_stream: ShmAndTcp,
+        mark_behind_other_bytes_for_who_waits_for_all: ShmAndTcp,
+        mark_behind_other_bytes_that_are_peeked: ShmAndTcp,
+        mark_right_behind_bytes_that_are_peeked: ShmAndTcp,
+        second_mark: ShmAndTcp,
         signal_and_readiness: ShmAndTcp,
         between_much_other_traffic: ShmAndTcp,
     }

@@ -21,6 +21,8 @@ pub enum Pass {
     Empty,
     /// This direction is on TCP (again).
     Tcp,
+    /// TCP stands at an urgent mark: what is behind it is for another call.
+    Mark,
     /// The kernel says end of file, and the ring has nothing.
     End,
     Error(i32),
@@ -46,6 +48,8 @@ impl Pass {
 pub struct Mode {
     /// MSG_TRUNC: the bytes are counted, not copied.
     pub count_only: bool,
+    /// So many, before any have come.
+    pub wanted: usize,
 }
 
 impl Mode {
@@ -143,6 +147,8 @@ fn take_tcp(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
     }
     match peeked {
         Ok(0) => Some(Pass::End),
+        // The kernel ends a receive at the mark, and knows nothing of what this one has already.
+        Ok(_) if cursor.left() < mode.wanted && shadow::at_mark(fd) => Some(Pass::Mark),
         Ok(n) => match shadow::discard(fd, n) {
             Ok(n) => {
                 note_tcp(s, cursor, n, !mode.count_only);
@@ -291,6 +297,9 @@ fn peek_ring(
                 Pass::Error(0)
             }
         };
+    }
+    if before.is_none() && shadow::at_mark(fd) {
+        return Pass::Mark;
     }
     // SAFETY: the program's buffers, writable by the contract of `recv`.
     let behind = unsafe {

@@ -70,6 +70,93 @@ CASE(byte_in_the_stream)
     echo();
 }
 
+/* The urgent byte is the last of three: the mark stands behind two that come after those of another carrier. */
+static void send_with_late_mark(void)
+{
+    T(send(fd, "before", 6, 0));
+    T(send(fd, "xy!", 3, MSG_OOB));
+    T(send(fd, "after", 5, 0));
+}
+
+static void receive_up_to_and_beyond(int flags)
+{
+    rw_bytes("up to the mark", buffer, T(recv(fd, buffer, 100, flags)));
+    show_mark();
+    rw_bytes("beyond", buffer, T(recv(fd, buffer, 100, 0)));
+    show_mark();
+}
+
+CASE(mark_behind_other_bytes)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE send_with_late_mark();
+    rw_rest();
+    B_SIDE receive_up_to_and_beyond(0);
+    echo();
+}
+
+CASE(mark_behind_other_bytes_in_the_stream)
+{
+    int on = 1;
+    rw_warm(fd, RW_BLOCK);
+    B_SIDE T(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
+    rw_meet();
+    A_SIDE send_with_late_mark();
+    rw_rest();
+    B_SIDE receive_up_to_and_beyond(0);
+    echo();
+}
+
+CASE(mark_behind_other_bytes_for_who_waits_for_all)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE send_with_late_mark();
+    rw_rest();
+    B_SIDE receive_up_to_and_beyond(MSG_WAITALL);
+    echo();
+}
+
+CASE(mark_behind_other_bytes_that_are_peeked)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE send_with_late_mark();
+    rw_rest();
+    B_SIDE {
+        rw_bytes("peeked", buffer, T(recv(fd, buffer, 100, MSG_PEEK)));
+        receive_up_to_and_beyond(0);
+    }
+    echo();
+}
+
+CASE(mark_right_behind_bytes_that_are_peeked)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE send_with_urgent_byte();
+    rw_rest();
+    B_SIDE {
+        rw_bytes("peeked", buffer, T(recv(fd, buffer, 100, MSG_PEEK)));
+        receive_up_to_and_beyond(0);
+    }
+    echo();
+}
+
+/* After the first, the sender is on TCP for good; its peer, which has counted all bytes, goes on offering another carrier. */
+CASE(second_mark)
+{
+    int on = 1;
+    B_SIDE T(setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on));
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE send_with_late_mark();
+    rw_rest();
+    B_SIDE receive_up_to_and_beyond(0);
+    rw_meet();
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE send_with_late_mark();
+    rw_rest();
+    B_SIDE receive_up_to_and_beyond(0);
+    echo();
+}
+
 CASE(signal_and_readiness)
 {
     struct sigaction action = { .sa_handler = on_sigurg, .sa_flags = SA_RESTART };
@@ -124,4 +211,7 @@ CASE(between_much_other_traffic)
     echo();
 }
 
-RW_MAIN(ENTRY(byte_beside_the_stream), ENTRY(byte_in_the_stream), ENTRY(signal_and_readiness), ENTRY(between_much_other_traffic))
+RW_MAIN(ENTRY(byte_beside_the_stream), ENTRY(byte_in_the_stream), ENTRY(mark_behind_other_bytes),
+    ENTRY(mark_behind_other_bytes_in_the_stream), ENTRY(mark_behind_other_bytes_for_who_waits_for_all),
+    ENTRY(mark_behind_other_bytes_that_are_peeked), ENTRY(mark_right_behind_bytes_that_are_peeked), ENTRY(second_mark), ENTRY(signal_and_readiness),
+    ENTRY(between_much_other_traffic))
