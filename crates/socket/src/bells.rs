@@ -8,7 +8,7 @@
 //! any more was left behind, and gives its place to the next one ([`claim`]).
 
 use crate::thread::{self, Critical};
-use crate::{fdtable, process, stats};
+use crate::{fdtable, process, secret, stats};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use ropeway_shm::bell::{self, Bell, RINGS_AT_ONCE};
 use ropeway_shm::ring::{BELL_SLOTS, End, Ring};
@@ -308,7 +308,8 @@ fn ring_these(ring: &Ring, end: End, bells: [(u64, u64); BELL_SLOTS]) {
     }
 }
 
-/// Sleeps that this process has ended already, by bell: half of the bell's id above, the sleep's number below.
+/// Sleeps that this process has ended already, by bell: digests of its id and the sleep's number, both of which stand where peers
+/// write.
 static ENDED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// Rings for one sleep. Whoever waits for many rings at once names its sleep in the upper half of the tag (neither 0 nor all
@@ -317,7 +318,7 @@ static ENDED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 fn ring_sleeper(id: u64, tag: u64) -> bool {
     let sleep = tag >> 32;
     let entry = &ENDED[id as usize % ENDED.len()];
-    let ended = id >> 32 << 32 | sleep;
+    let ended = secret::digest(id, sleep);
     let is_named = sleep != 0 && sleep != u32::MAX as u64;
     if is_named && entry.load(Ordering::Acquire) == ended {
         return true;
@@ -346,6 +347,21 @@ mod tests {
     use super::*;
 
     use std::time::Duration;
+
+    #[test]
+    fn a_sleep_is_ended_by_a_ring_for_it_alone() {
+        let bell = make().expect("a bell");
+        let rung = || bell.take(&mut [0; RINGS_AT_ONCE]);
+        for (n, other) in [bell.id ^ 1 << 20, bell.id ^ 1 << 40].into_iter().enumerate() {
+            let sleep = (n as u64 + 1) << 32;
+            assert!(ring_sleeper(other, sleep), "nobody is there");
+            for _ in 0..2 {
+                assert!(ring_sleeper(bell.id, sleep | 5));
+            }
+            assert_eq!(rung(), 1, "once for a sleep, whatever else was rung");
+        }
+        fdtable::close_internal(bell.fd);
+    }
 
     #[test]
     fn a_thread_that_never_comes_back_from_its_waits_leaves_bells_for_itself() {

@@ -25,6 +25,7 @@ pub mod reason;
 pub mod recv;
 pub mod relay;
 pub mod rendezvous;
+mod secret;
 pub mod send;
 pub mod settings;
 pub mod shadow;

@@ -2,7 +2,7 @@
 
 use crate::fdtable::{self, Handle, Kind};
 use crate::thread::{self, Critical};
-use crate::{bells, handover, lifecycle, process, ready};
+use crate::{bells, handover, lifecycle, process, ready, secret};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::bell::Bell;
 use ropeway_shm::ring::{End, Position};
@@ -181,9 +181,16 @@ impl Ref {
         }
     }
 
-    /// A number for the sleep that is about to begin (`bells`): neither 0 nor all ones.
+    /// A number for the sleep that is about to begin (`bells`): neither 0 nor all ones. Whoever is rung by us sees it, and could
+    /// keep others from ringing for a sleep whose number it knew beforehand.
     pub fn next_sleep(&self) -> u32 {
-        self.set.sleeps.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1
+        let bell = self.set.bell_id.load(Ordering::Relaxed);
+        loop {
+            let sleep = secret::shuffled(bell, self.set.sleeps.fetch_add(1, Ordering::Relaxed));
+            if sleep != 0 && sleep != u32::MAX {
+                return sleep;
+            }
+        }
     }
 
     /// Enters the calling thread as one that waits in the set, awake yet. A full barrier: it looks next where its number leads.
@@ -330,6 +337,8 @@ pub fn created(fd: i32) {
         let drawn = sys::random_u64() & !0xff_ffff | 1 << 63;
         let _ = FAMILY.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed);
     }
+    // All owners of a set number its sleeps in one order.
+    secret::prepare();
     // What threads that were cancelled in a wait have left.
     for_each_local(super::owners::wait_over);
     let table = process::table();
