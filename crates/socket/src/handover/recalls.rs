@@ -13,17 +13,23 @@ use ropeway_shm::table::{RX_TCP, Sock, TX_RING};
 /// each: of many peers that do not answer, the first few use the time up.
 const IN_ALL_NS: u64 = 1_000_000_000;
 const FOR_EACH_NS: u64 = 50_000_000;
+/// How much longer it waits for answers that have begun, in all and at least for each from when it was asked for. An answer is a few
+/// hundred kilobytes to the kernel: a writer that needs longer has died over it, or never meant to give one.
+const ANSWERS_NS: u64 = 5_000_000_000;
+const ANSWER_NS: u64 = 250_000_000;
 /// After this long, another process that has the socket, too, and wants to read from the ring is let.
 const ALONE_NS: u64 = 20_000_000;
 
 /// Until when a call that takes sockets out of Ropeway's hands waits for answers.
 pub struct Patience {
     until: u64,
+    answers_until: u64,
 }
 
 impl Patience {
     pub fn begin() -> Patience {
-        Patience { until: sys::monotonic_ns() + IN_ALL_NS }
+        let until = sys::monotonic_ns() + IN_ALL_NS;
+        Patience { until, answers_until: until + ANSWERS_NS }
     }
 }
 
@@ -64,7 +70,8 @@ pub fn recall_and_wait(rx: &mut RxLock, h: Handle, fd: i32, patience: &Patience)
     bells::ring_all(&incoming, End::Writer);
     bells::ring_all(&outgoing, End::Reader);
     let begun = sys::monotonic_ns();
-    let answer = wait_for_answer(rx, fd, begun, patience.until.max(begun + FOR_EACH_NS));
+    let times = Times { begun, until: patience.until.max(begun + FOR_EACH_NS), answers_until: patience.answers_until };
+    let answer = wait_for_answer(rx, fd, &times);
     settle(rx, h, fd, answer)
 }
 
@@ -81,7 +88,8 @@ pub(super) fn settle_for_the_dead(rx: &mut RxLock) {
     let fd = shadow_of(h).unwrap_or(-1);
     // It may have died before it asked, or after it had withdrawn.
     let (stands, now) = (incoming.recall_stands(c.epoch), sys::monotonic_ns());
-    let answer = if stands { wait_for_answer(rx, fd, now, now) } else { Some(false) };
+    let times = Times { begun: now, until: now, answers_until: now + ANSWERS_NS };
+    let answer = if stands { wait_for_answer(rx, fd, &times) } else { Some(false) };
     settle(rx, h, fd, answer);
 }
 
@@ -103,17 +111,27 @@ fn settle(rx: &mut RxLock, h: Handle, fd: i32, answer: Option<bool>) -> bool {
     match answer {
         Some(true) if s.rx.phase.load(Ordering::Relaxed) != RX_TCP => rx.closed(h),
         Some(_) => {}
-        None => rx.corrupt(h, fd),
+        None => {
+            // For whoever reads past Ropeway, who would take what `corrupt` leaves for the end of the stream.
+            shadow::reset(fd);
+            rx.corrupt(h, fd);
+        }
     }
     // Last of all, for whoever takes the lock over if we die before.
     s.rx.recalling.store(0, Ordering::Release);
     answer != Some(false)
 }
 
+/// When the writer was asked, and until when it is waited for: to begin, and to end.
+struct Times {
+    begun: u64,
+    until: u64,
+    answers_until: u64,
+}
+
 /// Waits until the writer has sent what it is asked for: true. False when it will not, None when it began and did not end.
-fn wait_for_answer(rx: &mut RxLock, fd: i32, begun: u64, until: u64) -> Option<bool> {
-    /// An answer is a few hundred kilobytes to the kernel: a writer that needs longer has died over it.
-    const ANSWER_NS: u64 = 5_000_000_000;
+fn wait_for_answer(rx: &mut RxLock, fd: i32, times: &Times) -> Option<bool> {
+    let &Times { begun, until, answers_until } = times;
     /// Between two looks.
     const NAP_NS: u64 = 200_000;
     let lock = &rx.s.rx.lock;
@@ -127,14 +145,15 @@ fn wait_for_answer(rx: &mut RxLock, fd: i32, begun: u64, until: u64) -> Option<b
         let gone = shadow::poll(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
         let now = sys::monotonic_ns();
         let in_the_way = lock.is_wanted() && now > begun + ALONE_NS;
-        if (left || gone || in_the_way || now > until)
-            && incoming.recalled() != c.epoch
-            && incoming.withdraw_recall(c.epoch)
-        {
-            return Some(false);
-        }
-        if left || now > until + ANSWER_NS {
-            return None;
+        if (left || gone || in_the_way || now > until) && incoming.recalled() != c.epoch {
+            if incoming.withdraw_recall(c.epoch) {
+                return Some(false);
+            }
+            // It has begun.
+            let answers_until = if gone { 0 } else { answers_until };
+            if left || now > answers_until.max(begun + ANSWER_NS) {
+                return None;
+            }
         }
         sys::nap(NAP_NS);
     }

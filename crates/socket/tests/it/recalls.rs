@@ -252,6 +252,53 @@ fn peers_that_do_not_answer_are_waited_for_once() {
     });
 }
 
+/// Connections whose second end leaves with a byte unread while the first says that it answers, and does not. How long it took.
+fn leave_silent_peers(pairs: &[(End, End)], then: impl Fn(&End) + Sync) -> Duration {
+    for (a, b) in pairs {
+        warm(a, b);
+        assert_eq!(a.send(b"x"), 1);
+    }
+    let (begun, patience) = (Instant::now(), handover::Patience::begin());
+    for (a, b) in pairs {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (ring, epoch) = {
+                    let mut tx = handover::lock_tx(a.h.sock());
+                    let (ring, p) = tx.ring().expect("on its ring");
+                    (ring, p.epoch)
+                };
+                while !ring.accept_recall(epoch) {
+                    std::thread::yield_now();
+                }
+                then(a);
+            });
+            lifecycle::leave_among(b.h, b.fd, Reason::Stdio, &patience);
+        });
+        assert_eq!(recv_past(b, &mut [0; 16]), -(libc::ECONNRESET as isize), "nobody knows what is where");
+    }
+    begun.elapsed()
+}
+
+#[test]
+fn peers_that_begin_an_answer_and_do_not_give_it_are_waited_for_once() {
+    within(Duration::from_secs(30), "recalls", || {
+        let pairs: Vec<(End, End)> = (0..4).map(|_| connected()).collect();
+        let took = leave_silent_peers(&pairs, |_| ());
+        assert!(took < Duration::from_millis(7500), "it took {took:?}");
+    });
+}
+
+#[test]
+fn a_peer_that_begins_an_answer_and_ends_is_not_waited_for() {
+    within(Duration::from_secs(30), "a recall", || {
+        let end = |a: &End| {
+            sys::shutdown(a.fd, libc::SHUT_WR).expect("it is connected");
+        };
+        let took = leave_silent_peers(&[connected()], end);
+        assert!(took < Duration::from_secs(2), "it took {took:?}");
+    });
+}
+
 #[test]
 fn a_relay_that_cannot_be_made_ends_in_an_error_and_not_in_an_early_end() {
     ropeway_testkit::need_root!();
