@@ -36,6 +36,8 @@ use crate::output::tell;
 const EVENTS: usize = 256;
 /// Messages read from one process before the next gets its turn.
 const READ_BATCH: usize = 64;
+/// Connections accepted before those that are there get their turn: whoever connects again and again keeps the queue from getting empty.
+const ACCEPT_BATCH: usize = 64;
 /// While nothing can be accepted, a daemon that nobody talks to looks so often whether that has passed.
 const ACCEPT_AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How often it looks whether users who are not heard have fewer descriptors waiting to be closed.
@@ -128,18 +130,20 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while numbers::are_left(&self.listener) {
+        for _ in 0..ACCEPT_BATCH {
+            if !numbers::are_left(&self.listener) {
+                return self.accept_more(false);
+            }
             match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => {
                     self.welcome_connection(socket);
                     self.pass_descriptors();
                 }
                 Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => break,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.accept_more(false),
                 Err(_) => {} // the other side gave up meanwhile
             }
         }
-        self.accept_more(false);
     }
 
     /// Without a free descriptor the listener would wake the loop for ever; it is looked at again at the next wake-up.

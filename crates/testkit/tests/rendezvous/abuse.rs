@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ropeway_testkit::proc::{Process, command};
@@ -397,9 +398,10 @@ fn a_burst_of_refused_connections_ends_none_that_was_accepted() {
     rustix::thread::sched_setaffinity(Some(daemon), &one).expect("our daemon");
     for _ in 0..5 {
         kill_process(daemon, Signal::STOP).expect("our daemon");
-        let _refused: Vec<_> = (0..600).map(|_| Client::connect(&world)).collect();
-        client.send(&list());
+        let refused: Vec<_> = (0..600).map(|_| Client::connect(&world)).collect();
         kill_process(daemon, Signal::CONT).expect("our daemon");
+        assert!(refused.iter().all(|client| matches!(client.next(Duration::from_secs(5)), Some(None))));
+        client.send(&list());
         while !matches!(client.answer(), Answer::EndOfList) {}
     }
 }
@@ -543,6 +545,32 @@ fn a_process_that_never_reads_and_ends_its_connection_keeps_the_daemon_busy_no_l
     assert!(ran < 10, "it ran {ran} hundredths of a second");
     assert_eq!(status(&world, "live_processes"), 0);
     drop(deaf);
+}
+
+/// A queue of connections that never gets empty, by whoever may connect.
+#[test]
+fn a_flood_of_connections_delays_no_process_that_is_connected() {
+    let world = world();
+    let client = Client::start(&world);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let deadline = Instant::now() + Duration::from_secs(5);
+                while !over.load(Ordering::Relaxed) && Instant::now() < deadline {
+                    drop(Client::try_connect(&world));
+                }
+            });
+        }
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(100));
+            let asked = Instant::now();
+            client.send(&list());
+            while !matches!(client.answer(), Answer::EndOfList) {}
+            assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
