@@ -394,6 +394,9 @@ fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, flags: i32) -> Re
         // SAFETY: the program's buffers, as in `send`.
         match unsafe { cursor.kernel_call(*fd, cursor.left().min(REST_PIECE_BYTES), flags, true) } {
             Ok(n) => {
+                if s.tx.prefix.wants() {
+                    hash_prefix(s, cursor, n, s.tx.inflight.load(Ordering::Acquire) == 0);
+                }
                 s.tx.tcp_bytes.fetch_add(n as u64, Ordering::AcqRel);
                 cursor.advance(n);
             }

@@ -82,6 +82,12 @@ fn run(seed: u64, total: u64) {
             "seed {seed}, {name}: {ring} bytes on rings, {tcp} on TCP, {up} promotions, {down} demotions, {reason}"
         );
     }
+    for (from, to) in [(&a, &b), (&b, &a)] {
+        let [(sent, known), (received, counted)] =
+            [&from.h.sock().tx.prefix, &to.h.sock().rx.prefix].map(|prefix| prefix.snapshot());
+        let points = known.min(counted).checked_ilog2().map_or(0, |n| n as usize + 1);
+        assert_eq!(sent[..points], received[..points], "seed {seed}: hashes of what came first over TCP");
+    }
     USED.fetch_add((has_used_rings(&a) || has_used_rings(&b)) as u32, Ordering::Relaxed);
     assert_eq!(a.send(b"bye"), 3);
     a.close();
