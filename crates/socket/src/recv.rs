@@ -17,7 +17,7 @@ use crate::{lifecycle, machine, options, promote, ready, shadow};
 use core::sync::atomic::Ordering;
 use end::{Ended, look_at_end};
 use libc::iovec;
-use pass::{Mode, Pass, peek, take};
+use pass::{Mode, Pass, peek, peek_tcp, take};
 use ropeway_shm::ring::End;
 use ropeway_shm::sys;
 use ropeway_shm::table::{
@@ -222,13 +222,15 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
         let pass = match pass {
             Pass::Tcp => {
                 let got = total - cursor.left();
-                if got == 0 {
+                // The kernel would count a time-out that has begun anew.
+                let is_timed = blocking.as_ref().is_some_and(|b| b.deadline.is_some());
+                if got == 0 && !is_timed {
                     return over_tcp(h, fd, cursor, flags, is_entered(&blocking), native);
                 }
-                if peeking {
+                if peeking && got > 0 {
                     return got as isize;
                 }
-                rest_over_tcp(h, &mut fd, cursor, mode)
+                rest_over_tcp(h, &mut fd, cursor, mode, peeking)
             }
             pass => pass,
         };
@@ -303,9 +305,9 @@ fn over_ring_empty(h: Handle, fd: i32, flags: i32, begun: bool, mut native: impl
     over_ring(h, fd, &mut cursor, flags | libc::MSG_PEEK, begun, natively).min(0)
 }
 
-/// Takes what TCP has behind a ring that ended in the middle of a receive, without waiting, each piece under the lock as in
-/// sending. `Tcp`: the direction is on a ring again.
-fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, mode: Mode) -> Pass {
+/// Takes, or shows, what TCP has behind a ring that ended in the middle of a receive, without waiting, each piece under the lock as
+/// in sending. `Tcp`: the direction is on a ring again.
+fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, mode: Mode, peeking: bool) -> Pass {
     let s = h.sock();
     while cursor.left() > 0 {
         let _rx = lock_rx(s);
@@ -315,7 +317,10 @@ fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, mode: Mode) -> Pa
         if s.rx.phase.load(Ordering::Relaxed) != RX_TCP {
             return Pass::Tcp;
         }
-        if shadow::at_mark(*fd) {
+        if peeking {
+            return peek_tcp(*fd, cursor, mode);
+        }
+        if cursor.left() < mode.wanted && shadow::at_mark(*fd) {
             return Pass::Mark;
         }
         let most = cursor.left().min(REST_PIECE_BYTES);

@@ -253,6 +253,19 @@ pub fn peek(rx: &mut RxLock, h: Handle, fd: i32, cursor: &mut Cursor, mode: Mode
     }
 }
 
+/// Shows the list what the kernel has, where that is all.
+pub fn peek_tcp(fd: i32, cursor: &mut Cursor, mode: Mode) -> Pass {
+    // SAFETY: the program's buffers, writable by the contract of `recv`.
+    match unsafe { cursor.kernel_call(fd, cursor.left(), mode.peek_flags(), false) } {
+        Ok(0) => Pass::End,
+        Ok(n) => {
+            cursor.advance(n);
+            if cursor.left() == 0 { Pass::Done } else { Pass::Empty }
+        }
+        Err(e) => Pass::stopped_by(e),
+    }
+}
+
 /// Shows the list what the ring holds, and what TCP has behind a ring that has ended. `before`: so many bytes that come before
 /// the ring are still in the kernel's queue, and were shown there.
 fn peek_ring(

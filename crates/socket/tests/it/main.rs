@@ -10,3 +10,4 @@ mod recalls;
 mod recovery;
 #[path = "../support/mod.rs"]
 mod support;
+mod timeouts;
