@@ -259,6 +259,7 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
         if got >= target {
             return got as isize;
         }
+        // Nor does the kernel wait for more there.
         if got > 0 && !peeking && s.rx.phase.load(Ordering::Acquire) != RX_RING && shadow::at_mark(fd) {
             return got as isize;
         }
@@ -334,6 +335,7 @@ fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, mode: Mode, peeki
             Ok(0) => return Pass::End,
             Ok(n) => {
                 note_tcp(s, cursor, n, !mode.count_only);
+                acknowledge(s, *fd);
                 cursor.advance(n);
             }
             Err(e) => return Pass::stopped_by(e),
@@ -451,6 +453,8 @@ impl Blocking {
         // share of the bytes only, may never think them enough for the low-water mark.
         let alone = on_tcp && (have > 0 || got > 0 && options::receive_low_water(s, fd) > 1);
         let events = if on_tcp && have > 0 { libc::POLLRDHUP } else { libc::POLLIN | libc::POLLRDHUP };
+        // An urgent mark ends a call that has some bytes, also where nothing comes behind it.
+        let events = if on_tcp && got > 0 && !peeking { events | libc::POLLPRI } else { events };
         let soon = alone.then(|| sys::monotonic_ns() + ready::NAP_NS);
         let until = self.deadline.into_iter().chain(soon).min();
         let woken = wait::sleep(&ring, End::Reader, wait::Shadow { h, fd, events }, until, signals, changed);

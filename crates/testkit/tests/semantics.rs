@@ -187,6 +187,7 @@ semantics! {
         mark_behind_other_bytes: ShmAndTcp,
         mark_behind_other_bytes_in_the_stream: ShmAndTcp,
         mark_behind_other_bytes_for_who_waits_for_all: ShmAndTcp,
+        mark_that_comes_to_who_waits_for_all: ShmAndTcp,
         mark_behind_other_bytes_that_are_peeked: ShmAndTcp,
         mark_right_behind_bytes_that_are_peeked: ShmAndTcp,
         second_mark: ShmAndTcp,

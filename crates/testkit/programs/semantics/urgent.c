@@ -116,6 +116,24 @@ CASE(mark_behind_other_bytes_for_who_waits_for_all)
     echo();
 }
 
+/* The urgent byte alone: the stream has no more for the one who waits, but the mark. */
+CASE(mark_that_comes_to_who_waits_for_all)
+{
+    rw_warm(fd, RW_BLOCK);
+    A_SIDE {
+        T(send(fd, "before", 6, 0));
+        rw_hear();
+        rw_wait_asleep(rw_pid_of(false));
+        T(send(fd, "!", 1, MSG_OOB));
+    }
+    B_SIDE {
+        rw_tell();
+        rw_bytes("up to the mark", buffer, T(recv(fd, buffer, 100, MSG_WAITALL)));
+        show_mark();
+    }
+    echo();
+}
+
 CASE(mark_behind_other_bytes_that_are_peeked)
 {
     rw_warm(fd, RW_BLOCK);
@@ -213,5 +231,6 @@ CASE(between_much_other_traffic)
 
 RW_MAIN(ENTRY(byte_beside_the_stream), ENTRY(byte_in_the_stream), ENTRY(mark_behind_other_bytes),
     ENTRY(mark_behind_other_bytes_in_the_stream), ENTRY(mark_behind_other_bytes_for_who_waits_for_all),
+    ENTRY(mark_that_comes_to_who_waits_for_all),
     ENTRY(mark_behind_other_bytes_that_are_peeked), ENTRY(mark_right_behind_bytes_that_are_peeked), ENTRY(second_mark), ENTRY(signal_and_readiness),
     ENTRY(between_much_other_traffic))
