@@ -193,15 +193,15 @@ fn open_with(world: &mut World, from: usize, bytes: usize) -> (ChannelId, Channe
 fn a_channel_opens_without_memory_for_what_was_sent_with_that() {
     let (mut world, mut flows) = full(2);
     // Of those that nobody has accepted none gets any of the last memory.
-    let mut opened: Vec<_> = (0..20).map(|_| open_with(&mut world, 1, 700)).collect();
+    let opened: Vec<_> = (0..20).map(|_| open_with(&mut world, 1, 700)).collect();
     assert!(world.hosts[1].counters().withdrawn > 0, "there is no memory for them");
+    let later = |(client, server)| Flow { sent: 700, ..Flow::stream((1, client), (0, server), 10_000) };
+    let mut late: Vec<_> = opened.into_iter().map(later).collect();
+    // What is written on behind what was withdrawn waits with it.
+    carry_until(&mut world, &mut late, 50 * MS, |_, _| false);
     flows.iter_mut().for_each(|flow| (flow.slow, flow.total) = (false, flow.sent));
+    flows.extend(late);
     carry(&mut world, &mut flows, S);
-    let mut late: Vec<_> = opened
-        .drain(..)
-        .map(|(client, server)| Flow { sent: 700, ..Flow::stream((1, client), (0, server), 700) })
-        .collect();
-    carry(&mut world, &mut late, S);
 }
 
 #[test]
