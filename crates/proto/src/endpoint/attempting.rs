@@ -35,6 +35,12 @@ impl Endpoint {
             // No server takes it any more, nor what may have come meanwhile: the network was cut, or one of the ends stopped.
             self.restart_attempt(index, now);
         }
+        let association = &self.associations[index as usize];
+        let Some(attempt) = association.attempt() else { return true };
+        let is_repeated = attempt.retry_ns > FIRST_RETRY_NS && attempt.crossed != Crossed::LeavesOut;
+        if is_repeated && association.routes.is_some() {
+            self.try_another_path(now, index);
+        }
         let association = &mut self.associations[index as usize];
         let Some(attempt) = association.attempt_mut() else { return true };
         // A sample of the round-trip time needs to know which of several questions was answered.
@@ -47,10 +53,7 @@ impl Endpoint {
             return true;
         }
         attempt.crossed = Crossed::No;
-        if !is_first && association.routes.is_some() {
-            self.try_another_path(index);
-        }
-        let association = &mut self.associations[index as usize];
+        let association = &self.associations[index as usize];
         let (id, path) = (association.id, association.path);
         let Some(attempt) = association.attempt() else { return true };
         let Attempt { nonce, destination_port, source_port, cookie, packet_bytes, .. } = *attempt;

@@ -135,7 +135,7 @@ impl Endpoint {
 
     /// An attempt was not answered: it goes on over the next path. Once CONFIRM has been sent the server may have opened an association for it, so what begins then
     /// is another attempt, with an id of its own: an answer to the former one is then told by a reset that nobody has it.
-    pub(super) fn try_another_path(&mut self, index: u32) {
+    pub(super) fn try_another_path(&mut self, now: Time, index: u32) {
         let association = &mut self.associations[index as usize];
         let Some(attempt) = association.attempt_mut() else { return };
         if attempt.cookie.is_some() {
@@ -143,8 +143,7 @@ impl Endpoint {
             if attempt.confirms < CONFIRMS_PER_PATH {
                 return;
             }
-            let retry_at = attempt.retry_at;
-            self.restart_attempt(index, retry_at);
+            self.restart_attempt(index, now);
         }
         let association = &mut self.associations[index as usize];
         if let Some(routes) = &mut association.routes {
@@ -153,11 +152,11 @@ impl Endpoint {
     }
 
     /// An attempt begins anew, in what is left of its time: the OPEN of channel 0 goes back into its channel, and the association gets another id.
-    pub(super) fn restart_attempt(&mut self, index: u32, retry_at: Time) {
+    pub(super) fn restart_attempt(&mut self, index: u32, now: Time) {
         let nonce = self.random.next_u64();
         let Some(attempt) = self.associations[index as usize].attempt_mut() else { return };
         let Attempt { destination_port, source_port, packet_bytes, give_up_at, hint, .. } = **attempt;
-        let fresh = Attempt::new(nonce, (destination_port, source_port), packet_bytes, give_up_at, retry_at);
+        let fresh = Attempt::new(nonce, (destination_port, source_port), packet_bytes, give_up_at, now);
         **attempt = Attempt { hint, ..fresh };
         self.incarnations.advance(index as usize);
         let incarnation = self.incarnations.of_slot(index as usize);
