@@ -144,7 +144,7 @@ pub struct Legacy {
 pub struct Settings {
     /// Longest spin before a sleep, in nanoseconds; 0 = never spin.
     pub spin_ns: u32,
-    /// A connection registers after this many calls on it in one direction ..
+    /// A connection registers after this many calls on it, both directions together ..
     pub promote_after_calls: u32,
     /// .. or after this many bytes in one direction, whichever comes first.
     pub promote_after_bytes: u64,
