@@ -16,22 +16,23 @@ pub struct Shortage {
     pub again_at: Time,
     /// Channels whose messages wait for memory.
     pub waiting: VecDeque<u32>,
-    /// What was given back, by the number of the channel.
+    /// What was given back and its sender has not withdrawn, by the number of the channel.
     returned: BTreeMap<u16, Returned>,
-    /// Channels that are to be told that.
+    /// Channels of which the peer is to be told that.
     returns: VecDeque<u16>,
+    /// What a channel has sent below this number and has not arrived was withdrawn.
+    void_below: BTreeMap<u16, u64>,
+    /// The highest of these.
+    last_void: u64,
     /// Of numbers that the peer says to bring nothing.
     pub looks: Looks,
 }
 
-/// What was given back of a channel. What was ever so, and is below the base now, is of no account.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Returned {
-    /// From this number on, and the peer has not said that it has withdrawn that.
-    from: Option<u64>,
-    /// What it sent below this number and has not arrived brings nothing.
-    void_below: Option<u64>,
-    /// It stands among those that are to be told.
+    /// This number, and all behind it.
+    from: u64,
+    /// It stands among those of which the peer is to be told.
     is_due: bool,
 }
 
@@ -63,31 +64,29 @@ impl Association {
     /// What the channel sent under this number, and behind it, is given back: its sender is to be told, and to be told again when that number comes again.
     pub fn give_back(&mut self, channel: u16, number: u64) {
         let shortage = self.shortage.get_or_insert_default();
-        let returned = shortage.returned.entry(channel).or_default();
-        let is_first = *returned.from.get_or_insert(number) == number;
-        if is_first && !std::mem::replace(&mut returned.is_due, true) {
+        let returned = shortage.returned.entry(channel).or_insert(Returned { from: number, is_due: false });
+        if returned.from == number && !std::mem::replace(&mut returned.is_due, true) {
             shortage.returns.push_back(channel);
         }
     }
 
-    /// What was not taken of this channel below this number will not come again. Says whether it was given anything back.
+    /// Of how many channels something was given back and not withdrawn.
+    pub fn returned_channels(&self) -> usize {
+        self.shortage.as_deref().map_or(0, |shortage| shortage.returned.len())
+    }
+
+    /// What was not taken of this channel below this number was withdrawn. Says whether anything was given back, lately, of it.
     pub fn note_void(&mut self, channel: u16, below: u64) -> bool {
-        let Some(shortage) = self.shortage.as_deref_mut() else { return false };
-        let Some(returned) = shortage.returned.get_mut(&channel) else { return false };
-        let is_below = |&number: &u64| (number.wrapping_sub(below) as i64) < 0;
-        if returned.void_below.is_none_or(|before| is_below(&before)) {
-            returned.void_below = Some(below);
-        }
-        returned.from.take_if(|from| is_below(from));
-        true
+        self.shortage.as_deref_mut().is_some_and(|shortage| shortage.note_void(channel, below))
     }
 
     /// If nothing is missing, what was withdrawn cannot come any more.
     pub fn forget_voids(&mut self) {
-        if self.received.missing() == 0
-            && let Some(shortage) = self.shortage.as_deref_mut()
+        let (is_complete, next) = (self.received.missing() == 0, self.received.next());
+        if let Some(shortage) = self.shortage.as_deref_mut().filter(|_| is_complete)
+            && next.wrapping_sub(shortage.last_void) as i64 >= 0
         {
-            shortage.returned.retain(|_, returned| returned.from.is_some());
+            shortage.void_below.clear();
         }
     }
 
@@ -107,8 +106,9 @@ impl Association {
     pub fn write_returns(&self, blocks: &mut BlockWriter<'_>) -> usize {
         let Some(shortage) = &self.shortage else { return 0 };
         let fits = |&channel: &u16, blocks: &mut BlockWriter<'_>| {
-            let from = shortage.returned.get(&channel).and_then(|returned| returned.from);
-            from.is_none_or(|from| blocks.give_back(channel, from as u32))
+            // It may have been withdrawn meanwhile.
+            let returned = shortage.returned.get(&channel);
+            returned.is_none_or(|returned| blocks.give_back(channel, returned.from as u32))
         };
         shortage.returns.iter().take_while(|channel| fits(channel, blocks)).count()
     }
@@ -127,12 +127,34 @@ impl Association {
 
 impl Shortage {
     fn standing(&self, channel: u16, number: u64) -> Standing {
-        let Some(returned) = self.returned.get(&channel) else { return Standing::Awaited };
-        let reaches = |from: u64| number.wrapping_sub(from) as i64 >= 0;
-        match returned {
-            Returned { void_below: Some(below), .. } if !reaches(*below) => Standing::Void,
-            Returned { from: Some(from), .. } if reaches(*from) => Standing::Returned,
+        if self.void_below.get(&channel).is_some_and(|&below| is_below(number, below)) {
+            return Standing::Void;
+        }
+        match self.returned.get(&channel) {
+            Some(returned) if !is_below(number, returned.from) => Standing::Returned,
             _ => Standing::Awaited,
         }
     }
+
+    fn note_void(&mut self, channel: u16, below: u64) -> bool {
+        let before = self.void_below.get(&channel).copied();
+        let was_returned = self.returned.contains_key(&channel);
+        if before.is_none() && !was_returned {
+            return false;
+        }
+        if before.is_none_or(|before| is_below(before, below)) {
+            if self.void_below.is_empty() || is_below(self.last_void, below) {
+                self.last_void = below;
+            }
+            self.void_below.insert(channel, below);
+        }
+        if self.returned.get(&channel).is_some_and(|returned| is_below(returned.from, below)) {
+            self.returned.remove(&channel);
+        }
+        true
+    }
+}
+
+fn is_below(number: u64, other: u64) -> bool {
+    (number.wrapping_sub(other) as i64) < 0
 }

@@ -249,9 +249,10 @@ impl Outgoing {
     }
 
     /// Takes back what the peer had no memory for: the newest packets that have a number, in their order, behind the one with the number `before`. They go again, under others, when it gives credit again;
-    /// of a channel that `is_over` for this end, or that ends by ABORT, only that goes.
+    /// of a channel that `is_over` for this end only an ABORT goes.
     pub fn withdraw(&mut self, packets: Vec<Packet>, before: Option<u64>, is_over: bool, pool: &mut Pool) {
-        let only_aborts = is_over || packets.iter().any(|packet| packet.kind == Type::Abort);
+        // The peer has memory for an OPEN alone, and says of what follows whether it has some.
+        self.is_paused = packets.iter().all(|packet| packet.kind != Type::Open);
         for packet in packets.into_iter().rev() {
             self.unacked_bytes -= packet.payload.len();
             self.unacked_packets -= 1;
@@ -261,13 +262,12 @@ impl Outgoing {
             let is_part = unsent.kind == Type::Data && (self.begun || unsent.flags.intersects(message_flags()));
             self.begun = is_part && unsent.continues();
             match unsent.kind {
-                kind if only_aborts && kind != Type::Abort => pool.give(unsent.payload),
+                kind if is_over && kind != Type::Abort => pool.give(unsent.payload),
                 Type::Open => self.put_back_open(unsent, pool),
                 _ => self.put_back(unsent),
             }
         }
         self.last_number = before;
-        self.is_paused = true;
     }
 
     fn put_back(&mut self, unsent: Unsent) {
@@ -348,7 +348,7 @@ impl Outgoing {
                 continue;
             }
             if unsent.is_withdrawn {
-                // It was under way, and nobody knows whether a message of it has come.
+                // It was under way.
                 begun = unsent.leaves_begun(begun);
                 self.queue.push_back(unsent);
                 continue;

@@ -417,12 +417,19 @@ impl Endpoint {
     /// There is no memory for a packet, or it was given back with one before it.
     fn refuse_packet(&mut self, now: Time, index: u32, number: u64, previous: Option<u64>, header: &Header) {
         self.counters.dropped_memory += 1;
+        // It was not lost. It is asked for later, if its sender does not withdraw it.
+        let received = &mut self.associations[index as usize].received;
+        let slots = received.kept_slots();
+        received.learn_next(number.wrapping_add(1), now);
+        received.mark_asked(number, 1, now);
+        self.slots = self.slots - slots + received.kept_slots();
+        self.ask_soon(now, index);
         let spacing_ns = self.arrivals.line().ns_for(AGAIN_SHARE * u64::from(header.length)).min(MOST_SPACING_NS);
         self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), spacing_ns, now);
         match previous {
             // What waits for a lost one may find memory when that has come.
             Some(_) => self.pause(index, header),
-            None if self.has_room_for_refusal(index, header) => self.give_back(index, header.channel, number),
+            None if self.may_give_back(index, header) => self.give_back(index, header.channel, number),
             None => {}
         }
     }

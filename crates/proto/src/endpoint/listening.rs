@@ -140,6 +140,7 @@ impl Endpoint {
         let has_news =
             channel.failed.is_some() || channel.incoming.is_finished() || channel.incoming.is_readable(channel.mode);
         let may_wait = !channel.detached && channel.failed.is_none() && channel.incoming.is_unfinished();
+        self.let_go_if_it_may(index);
         self.counters.channels_accepted += 1;
         if has_news {
             self.announce_channel(index);

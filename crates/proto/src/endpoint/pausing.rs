@@ -81,7 +81,7 @@ impl Endpoint {
 
     /// Lets a channel go on for which there is memory by now.
     pub(super) fn let_go_if_it_may(&mut self, at: u32) {
-        if self.is_paused(at) && self.may_go_on(at) {
+        if self.is_paused(at) && self.may_go_on_now(at) {
             self.say_credit(at);
         }
     }

@@ -1,12 +1,21 @@
 //! What finds no memory is given back, so that nothing else waits for it; and what was given back is withdrawn, and goes again later (docs/protocol.md 5.11).
 
-use ropeway_wire::{Void, expand};
+use ropeway_wire::{Header, Void, expand};
 
 use super::Endpoint;
+use crate::received::WINDOW_PACKETS;
 use crate::sent::NOBODY;
 use crate::time::Time;
 
 impl Endpoint {
+    /// Whether what finds no memory is to be given back: not a packet that opens a channel for whose refusal there is no room, nor more of those than there may be channels.
+    pub(super) fn may_give_back(&self, index: u32, header: &Header) -> bool {
+        let association = &self.associations[index as usize];
+        association.channel(header.channel).is_some()
+            || self.has_room_for_refusal(index, header)
+                && association.returned_channels() < usize::from(self.config.max_channels)
+    }
+
     /// A channel's next packet finds no memory: it and all behind it are given back, and nothing of these is taken any more.
     pub(super) fn give_back(&mut self, index: u32, channel: u16, number: u64) {
         let association = &mut self.associations[index as usize];
@@ -64,11 +73,11 @@ impl Endpoint {
         let received = &association.received;
         let first = expand(received.next(), void.low);
         let next = first.wrapping_add(void.until.into());
-        // Its number has said that all this was sent, if there was room to note that.
-        let is_known = received.next().wrapping_sub(next) as i64 >= 0;
-        let behind = received.base().wrapping_sub(first) as i64;
-        let count = i64::from(void.count) - behind.max(0);
-        if !is_known || count <= 0 {
+        // Its header has said that all this was sent, though there may have been no room to note it.
+        let may_be = next.wrapping_sub(received.base()) as i64 <= WINDOW_PACKETS as i64;
+        let (behind, known) = (received.base().wrapping_sub(first) as i64, received.next().wrapping_sub(first) as i64);
+        let count = i64::from(void.count).min(known) - behind.max(0);
+        if !may_be || count <= 0 {
             return;
         }
         if !association.note_void(void.channel, next) {

@@ -14,6 +14,8 @@ struct Said {
     returns: Vec<(u16, u32)>,
     voids: Vec<Void>,
     data: Vec<(u32, Vec<u8>)>,
+    /// What it acknowledged last.
+    ack: u32,
 }
 
 fn listen_to(world: &mut World) -> Rc<RefCell<Said>> {
@@ -26,6 +28,7 @@ fn listen_to(world: &mut World) -> Rc<RefCell<Said>> {
             _ if (from, to) != (0, 1) => {}
             Type::Data => out.data.push((packet.header.number, packet.payload.to_vec())),
             Type::Control | Type::State => {
+                out.ack = packet.header.ack;
                 for block in Blocks::parse(packet.payload).unwrap() {
                     match block {
                         Block::Return(channel, low) => out.returns.push((channel, low)),
@@ -253,4 +256,77 @@ fn messages_of_many_hosts_come_to_their_ends_in_what_is_left_for_those_who_keep_
         let ns = carry(&mut world, &mut few, 5 * S);
         println!("{hosts} hosts of {bytes}: {} ms", ns / MS);
     }
+}
+
+/// A world whose first host has no memory left for the second, which has sent so much on so many channels that nobody reads.
+fn stuffed() -> World {
+    let config = Config { receive_memory_bytes: 2 * MEMORY_BYTES, ..Config::default() };
+    let mut world = World::new(2, Net { rate: 1_000_000_000, ..Net::default() }, &config, 1);
+    let mut flows = unread(&mut world, 1..2, 0, 700);
+    flows.iter_mut().for_each(|flow| flow.total = 4000);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    assert!(world.hosts[0].counters().dropped_memory > 0, "there is too little memory");
+    world
+}
+
+#[test]
+fn what_is_given_back_was_not_lost() {
+    let world = stuffed();
+    assert_eq!(world.drops(0), 0);
+    let counters = world.hosts[0].counters();
+    assert_eq!((counters.lost, counters.gate.cuts, world.hosts[0].port_buffer_estimate_bytes()), (0, 0, None));
+}
+
+#[test]
+fn what_was_sent_with_an_open_comes_as_soon_as_it_is_accepted() {
+    for accepted_after in [0, 500 * MS] {
+        let mut world = stuffed();
+        for _ in 0..20 {
+            let now = world.time();
+            let client = try_connect(&mut world, 1, 0, 8).unwrap();
+            assert_eq!(world.hosts[1].send(now, client, &[7; 700]), Ok(700));
+            world.hosts[1].flush(client);
+            pass(&mut world, accepted_after);
+            let begin = world.now;
+            let mut server = None;
+            wait_for(&mut world, S, "it opens", |world| {
+                server = server.or_else(|| world.hosts[0].accept(8).ok());
+                server.is_some()
+            });
+            let mut out = [0; 1000];
+            wait_for(&mut world, S, "it comes", |world| {
+                world.hosts[0].recv(server.unwrap(), &mut out) == Ok(Some(700))
+            });
+            assert!(world.now - begin < 5 * MS, "{accepted_after}: {} us", (world.now - begin) / US);
+        }
+    }
+}
+
+#[test]
+fn what_is_withdrawn_is_noted_where_others_have_all_the_room_for_what_is_missing() {
+    const UNDER_WAY: u16 = 300;
+    let mut world = world_of(74);
+    let mut claimers: Vec<_> = (8..74).map(|host| Speaker::new(&mut world, host, 1, Mode::Stream)).collect();
+    let mut speaker = Speaker::new(&mut world, 1, 1, Mode::Stream);
+    for claimer in &mut claimers {
+        claimer.number = claimer.number.wrapping_add(16_300);
+        claimer.tell(&mut world, |_| true);
+    }
+    pass(&mut world, MS);
+    let mut flows = unread(&mut world, 2..8, 0, 10);
+    carry_until(&mut world, &mut flows, S, |_, _| false);
+    let said = listen_to(&mut world);
+    while said.borrow().returns.is_empty() {
+        speaker.say(&mut world, 0, 1, DATA, &[7; BYTES]);
+        pass(&mut world, MS);
+    }
+    let (channel, low) = said.borrow().returns[0];
+    (1..UNDER_WAY).for_each(|_| speaker.say(&mut world, 0, 1, DATA, &[7; BYTES]));
+    pass(&mut world, MS);
+    let void = Void { channel, low, count: UNDER_WAY, until: UNDER_WAY };
+    for _ in 0..10 {
+        speaker.tell(&mut world, |blocks| blocks.void(&void));
+        pass(&mut world, 10 * MS);
+    }
+    assert_eq!(said.borrow().ack.wrapping_sub(low), UNDER_WAY.into());
 }
