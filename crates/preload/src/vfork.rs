@@ -63,7 +63,6 @@ pub extern "C" fn before() {
         // Learnt now: in the child they would be learnt wrong, for the parent too.
         local::me();
         process::pid();
-        local::keep_birth(None);
         lifecycle::before_spawn();
     }
     let depth = &thread::this().vfork_depth;
@@ -81,13 +80,13 @@ pub extern "C" fn after(r: isize) -> pid_t {
 }
 
 /// In the child, which prepares `fd` for the image that it will start: the socket goes back to TCP now. That is done on
-/// the parent's behalf, in the memory and with the thread number that both have.
+/// the parent's behalf, in the memory that both have.
 pub fn note_inherited(fd: c_int) {
     if in_child()
         && startup::active()
         && let Some(h) = fdtable::sock(fd)
     {
         // Shared with the parent for the moment: no relay may take the place of descriptors that are only copies.
-        lifecycle::as_shared(h, || lifecycle::leave(h, fd, Reason::Exec));
+        lifecycle::in_vfork_child(h, || lifecycle::leave(h, fd, Reason::Exec));
     }
 }

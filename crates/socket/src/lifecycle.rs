@@ -9,7 +9,7 @@ pub(crate) use closing::{Behind, behind_now, kept_soon, lookup};
 pub use closing::{Closing, closing, duplicated, give_way, once_closed, once_set_closed, replacing, was_closed};
 pub use ending::{forget_all, let_go};
 pub(crate) use forks::{add_owner, begin_birth, enter_owner, is_child_expected};
-pub use forks::{after_vfork, as_shared, fork_child, fork_child_apart, fork_parent, fork_prepare};
+pub use forks::{after_vfork, fork_child, fork_child_apart, fork_parent, fork_prepare, in_vfork_child};
 pub use images::{at_exit, before_exec, before_spawn, exec_failed};
 
 use crate::fdtable::{self, Handle};

@@ -87,6 +87,23 @@ pub fn after_fork_child() {
     state().loan.set(0);
 }
 
+/// Calls `f` in a child of `vfork`, which runs in its parent's memory and thread: the locks that it takes there are its own, and those
+/// of a dead process if it is killed.
+pub fn in_vfork_child(f: impl FnOnce()) {
+    let parents = state().holder.replace(0);
+    f();
+    state().holder.set(parents);
+}
+
+/// In the parent of such a child, the process `pid`: the child may have been killed in there.
+pub fn after_vfork(pid: u32) {
+    let s = state();
+    if s.holder.get() >> 32 != pid as u64 {
+        s.holder.set(0);
+        s.depth.set(0);
+    }
+}
+
 /// The loan of a bell under which this thread waits.
 pub fn loan() -> u64 {
     state().loan.get()

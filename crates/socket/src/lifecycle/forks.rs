@@ -103,24 +103,22 @@ fn expecting(bits: u64) -> impl Iterator<Item = u32> {
     (0..table.used_socks()).filter(move |index| table.sock(*index).expected.load(Ordering::Acquire) & bits != 0)
 }
 
-/// Calls `f`, which finds that another process has the socket, too. The caller may be a child of `vfork` that is killed meanwhile.
-pub fn as_shared(h: Handle, f: impl FnOnce()) {
-    let birth = begin_birth();
-    thread::keep_birth(Some(birth));
-    h.sock().expected.fetch_or(birth.bit(), Ordering::AcqRel);
-    f();
-    h.sock().expected.fetch_and(!birth.ended_bit(), Ordering::AcqRel);
-    process::table().births().end(birth, 0);
-    thread::keep_birth(None);
+/// In a child of `vfork`: calls `f` on the parent's behalf, which finds that another process has the socket, too.
+pub fn in_vfork_child(h: Handle, f: impl FnOnce()) {
+    thread::in_vfork_child(|| {
+        let (birth, child) = (begin_birth(), sys::getpid().unwrap_or(1) as u32);
+        let births = process::table().births();
+        births.born(birth, child);
+        h.sock().expected.fetch_or(birth.bit(), Ordering::AcqRel);
+        f();
+        h.sock().expected.fetch_and(!birth.ended_bit(), Ordering::AcqRel);
+        births.end(birth, child);
+    });
 }
 
 /// In the parent, after its child of `vfork` has ended, or has another image.
 pub fn after_vfork() {
-    if let Some(birth) = thread::keep_birth(None)
-        && process::table().births().is_unborn(birth)
-    {
-        no_child(birth);
-    }
+    thread::after_vfork(process::pid());
 }
 
 /// After fork, in the child.

@@ -115,6 +115,33 @@ fn what_a_child_kept_that_was_killed_at_its_birth_is_given_back() {
     });
 }
 
+#[test]
+fn a_child_of_vfork_that_is_killed_amid_a_socket_of_its_parent_leaves_it_to_that() {
+    let _alone = alone();
+    within(LIMIT, "vfork", || {
+        extern "C" fn killed(h: *mut libc::c_void) -> libc::c_int {
+            // SAFETY: the parent's, which waits.
+            let h = unsafe { *h.cast::<Handle>() };
+            lifecycle::in_vfork_child(h, || {
+                let _rx = handover::lock_rx(h.sock());
+                assert!(!lifecycle::sole_owner(h.sock()));
+                let _ = sys::kill(sys::getpid().unwrap_or(0) as i32, libc::SIGKILL);
+            });
+            1
+        }
+        let (a, _b) = connected();
+        let (mut h, mut stack) = (a.h, vec![0u128; 1 << 14]);
+        thread::me();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: the child runs on a stack of its own, and this thread waits for it.
+        let child = unsafe { libc::clone(killed, stack.as_mut_ptr_range().end.cast(), flags, (&raw mut h).cast()) };
+        lifecycle::after_vfork();
+        assert!(!says_yes(child) && !thread::in_critical());
+        drop(handover::lock_rx(h.sock()));
+        assert!(lifecycle::sole_owner(h.sock()));
+    });
+}
+
 /// Starts a call on an end, closes the end while the call is in the kernel, and gives its record to a new connection.
 fn close_during<R: Send + 'static>(
     end: End,
