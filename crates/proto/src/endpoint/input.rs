@@ -417,13 +417,9 @@ impl Endpoint {
     /// There is no memory for a packet, or it was given back with one before it.
     fn refuse_packet(&mut self, now: Time, index: u32, number: u64, previous: Option<u64>, header: &Header) {
         self.counters.dropped_memory += 1;
-        // It was not lost. It is asked for later, if its sender does not withdraw it.
-        let received = &mut self.associations[index as usize].received;
-        let slots = received.kept_slots();
-        received.learn_next(number.wrapping_add(1), now);
-        received.mark_asked(number, 1, now);
-        self.slots = self.slots - slots + received.kept_slots();
-        self.ask_soon(now, index);
+        if previous.is_none() {
+            self.note_refused(now, index, number);
+        }
         let spacing_ns = self.arrivals.line().ns_for(AGAIN_SHARE * u64::from(header.length)).min(MOST_SPACING_NS);
         self.associations[index as usize].note_no_memory(number, self.rx_pool.is_short(), spacing_ns, now);
         match previous {
@@ -432,6 +428,16 @@ impl Endpoint {
             None if self.may_give_back(index, header) => self.give_back(index, header.channel, number),
             None => {}
         }
+    }
+
+    /// What is given back was not lost, nor is it asked for at once: its sender will say that it has withdrawn it.
+    fn note_refused(&mut self, now: Time, index: u32, number: u64) {
+        let received = &mut self.associations[index as usize].received;
+        let slots = received.kept_slots();
+        received.learn_next(number.wrapping_add(1), now);
+        received.mark_asked(number, 1, now);
+        self.slots = self.slots - slots + received.kept_slots();
+        self.ask_soon(now, index);
     }
 
     /// A number has come again: it is acknowledged at once.

@@ -243,9 +243,9 @@ fn who_was_stopped_while_it_connected_asks_again_as_soon_as_others() {
     world.hosts[1].listen(7, Mode::Stream, 4).unwrap();
     let client = try_connect(&mut world, 0, 1, 7).unwrap();
     pass(&mut world, WAY / 2);
-    // Nearly as long as the answer to SYN is good.
+    // Nearly so long that it would begin anew.
     world.stopped.insert(0);
-    pass(&mut world, 2500 * MS);
+    pass(&mut world, 900 * MS);
     world.stopped.clear();
     wait_for(&mut world, S, "it is open", |world| world.hosts[0].readiness(client).unwrap().opened);
     let server = world.hosts[1].accept(7).unwrap();
