@@ -270,7 +270,7 @@ fn look_at_shadow(h: Handle, fd: i32, front: Front, q: &Question, a: &mut Answer
     if got != 0 {
         s.rx.shadow_event.store(1, Ordering::Release);
     }
-    if got & ERROR != 0 || got & ENDING != 0 && !s.has(FLAG_SHUT_RD) {
+    if got & HANGUP != 0 || got & ENDING != 0 && !s.has(FLAG_SHUT_RD) {
         note_end(h, fd);
         if sends_on_tcp() != before {
             got = ask();

@@ -263,28 +263,34 @@ fn over_ring(h: Handle, fd: i32, cursor: &mut Cursor, flags: i32, begun: bool, n
         if got > 0 && !peeking && s.rx.phase.load(Ordering::Acquire) != RX_RING && shadow::at_mark(fd) {
             return got as isize;
         }
-        if let Some(end) = look_at_end(s, h, fd, blocking.is_some()) {
-            match end {
-                // A peek consumes nothing: looking again at once would show the same.
-                Ended::Again if peeking && got > 0 => {
-                    if shadow::poll(fd, libc::POLLRDHUP) != 0 {
-                        return got as isize;
-                    }
-                }
-                Ended::Again => continue,
-                Ended::With(r) if got > 0 => {
-                    // Told once: by the next call.
-                    s.keep_error((-r).max(0) as i32);
+        let again = match look_at_end(s, h, fd, blocking.is_some()) {
+            // A peek consumes nothing: looking again at once would show the same.
+            Some(Ended::Again) if peeking && got > 0 => {
+                if shadow::poll(fd, libc::POLLRDHUP) & shadow::END_EVENTS != 0 {
                     return got as isize;
                 }
-                Ended::With(r) => return r,
+                false
             }
+            Some(Ended::With(r)) if got > 0 => {
+                // Told once: by the next call.
+                s.keep_error((-r).max(0) as i32);
+                return got as isize;
+            }
+            Some(Ended::With(r)) => return r,
+            end => end.is_some(),
+        };
+        if again && blocking.is_none() {
+            continue;
         }
         if !waits {
             return if got > 0 { got as isize } else { -(libc::EAGAIN as isize) };
         }
         let b = blocking.get_or_insert_with(|| Blocking::new(s, h, fd));
-        match b.wait_for_bytes(s, h, fd, got, peeking) {
+        let woken = match b.may_go_on(got) {
+            Woken::Look if !again => b.wait_for_bytes(s, h, fd, got, peeking),
+            woken => woken,
+        };
+        match woken {
             Woken::Look => {}
             Woken::TimedOut => return if got > 0 { got as isize } else { -(libc::EAGAIN as isize) },
             Woken::Interrupted => return if got > 0 { got as isize } else { -(libc::EINTR as isize) },
@@ -407,6 +413,16 @@ impl Blocking {
         Blocking { deadline, signals, recalls: Recalls::default(), _waiting: wait::begin(h) }
     }
 
+    /// What ends the call. One that has `got` something to show for itself is never restarted.
+    fn signals(&self, got: usize) -> Signals {
+        if got > 0 { self.signals.by_any_handler() } else { self.signals }
+    }
+
+    /// To be asked before every wait, and where the call looks again without one: some waits end at once each time.
+    fn may_go_on(&self, got: usize) -> Woken {
+        if self.signals(got).interrupted() { Woken::Interrupted } else { Woken::TimedOut.or_look_until(self.deadline) }
+    }
+
     /// Waits for the ring or the shadow. The call has `got` bytes so far. What WAITALL or a low-water mark has gathered is
     /// consumed; only what was peeked is still there, and does not count.
     fn wait_for_bytes(&mut self, s: &Sock, h: Handle, fd: i32, got: usize, peeking: bool) -> Woken {
@@ -416,8 +432,7 @@ impl Blocking {
             return Woken::Look;
         }
         let Some(pair) = handover::pair(s) else { return Woken::Look };
-        // A call that has something to show for itself is never restarted.
-        let signals = if got > 0 { self.signals.by_any_handler() } else { self.signals };
+        let signals = self.signals(got);
         let (ring, outgoing) = (pair.incoming(), pair.outgoing());
         self.recalls.is_new(outgoing.recall_asked());
         handover::service_recall(s, h, fd);

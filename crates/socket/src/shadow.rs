@@ -16,6 +16,10 @@ const INFO_BYTES: usize = 232;
 /// Asks whether an urgent mark has been reached (asm-generic/sockios.h).
 pub const SIOCATMARK: u64 = 0x8905;
 
+/// Events that an end of the connection always shows. `POLLERR` alone tells of an error queue with something in it (times of
+/// departure, zero-copy notifications), or of an error that ends nothing.
+pub const END_EVENTS: i16 = libc::POLLRDHUP | libc::POLLHUP;
+
 /// States of a connection (linux/tcp_states.h).
 const ESTABLISHED: u8 = 1;
 const CLOSED: u8 = 7;

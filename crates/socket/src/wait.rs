@@ -194,8 +194,13 @@ pub fn sleep(
         };
         stats::TOTALS.slept.fetch_add(1, Ordering::Relaxed);
         let start = sys::ticks();
-        let is_invalid = || lent.is_some_and(|lent| !lent.is_valid());
-        let woken = poll_unless(&mut fds, until, signals, || signals.interrupted() || is_invalid());
+        let stop = || signals.interrupted() || lent.is_some_and(|lent| !lent.is_valid());
+        let mut woken = poll_unless(&mut fds, until, signals, stop);
+        if woken == Woken::Look && fds[0].revents == libc::POLLERR && fds[1].revents == 0 {
+            // The kernel shows this for as long as there is something in the error queue, which is no cause to wake.
+            let soon = sys::monotonic_ns() + NAP_NS;
+            woken = poll_unless(&mut fds[1..], until.into_iter().chain([soon]).min(), signals, stop);
+        }
         machine::note_wait(sys::ticks().wrapping_sub(start), settings::spin_ns());
         if let Some(lent) = &lent {
             bells::note_events(&lent.bell, fds[1].revents);

@@ -77,8 +77,7 @@ pub fn look_for_end(s: &Sock, h: Handle, mut fd: i32) {
     if !still_leads(&mut fd, h) {
         return;
     }
-    let events = shadow::poll(fd, libc::POLLRDHUP);
-    if events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 {
+    if shadow::poll(fd, libc::POLLRDHUP) & shadow::END_EVENTS != 0 {
         peer_fin(s, h, fd);
     }
 }

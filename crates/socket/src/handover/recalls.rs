@@ -142,7 +142,7 @@ fn wait_for_answer(rx: &mut RxLock, fd: i32, times: &Times) -> Option<bool> {
         if incoming.recalled() == c.epoch {
             return Some(true);
         }
-        let gone = shadow::poll(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+        let gone = shadow::poll(fd, libc::POLLRDHUP) & shadow::END_EVENTS != 0;
         let now = sys::monotonic_ns();
         let in_the_way = lock.is_wanted() && now > begun + ALONE_NS;
         if (left || gone || in_the_way || now > until) && incoming.recalled() != c.epoch {

@@ -55,7 +55,7 @@ pub fn look_at_end(s: &Sock, h: Handle, fd: i32, slept: bool) -> Option<Ended> {
         };
         (queued, more)
     };
-    let ending = events & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0;
+    let ending = events & shadow::END_EVENTS != 0;
     if more {
         // Before the switch, TCP is read by the pass itself; a FIN there is found by its PEEK.
         return (events & libc::POLLIN != 0 || ending).then_some(Ended::Again);
@@ -64,10 +64,11 @@ pub fn look_at_end(s: &Sock, h: Handle, fd: i32, slept: bool) -> Option<Ended> {
         handover::break_connection(s, h, fd, Reason::ForeignBytes);
         return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
     }
-    if !ending {
+    if ending {
+        handover::peer_fin(s, h, fd);
+    } else if events & libc::POLLERR == 0 {
         return None;
     }
-    handover::peer_fin(s, h, fd);
     if s.has(FLAG_RESET) {
         return Some(Ended::With(-(s.error.swap(0, Ordering::AcqRel) as isize)));
     }

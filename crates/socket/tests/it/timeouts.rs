@@ -1,6 +1,6 @@
 //! Receives with a time-out that begin on one carrier and end on another.
 
-use crate::support::{End, connected, warm, within};
+use crate::support::{End, connected, poll_on, warm, within};
 use ropeway_shm::sys;
 use ropeway_shm::table::RX_TCP;
 use ropeway_socket::handover;
@@ -13,13 +13,30 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// An end that waits for `TIMEOUT` at most, and its peer.
 fn timed() -> (End, End) {
     let (a, b) = connected();
-    let timeout = libc::timeval { tv_sec: TIMEOUT.as_secs() as i64, tv_usec: 0 };
-    let len = size_of::<libc::timeval>() as u32;
-    // SAFETY: `timeout` is valid for its length.
-    unsafe { sys::setsockopt(b.fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const timeout).cast(), len) }
-        .expect("a time-out");
+    set_option(&b, libc::SO_RCVTIMEO, libc::timeval { tv_sec: TIMEOUT.as_secs() as i64, tv_usec: 0 });
     warm(&a, &b);
     (a, b)
+}
+
+fn set_option<T>(end: &End, name: i32, value: T) {
+    let len = size_of::<T>() as u32;
+    // SAFETY: `value` is valid for its length.
+    unsafe { sys::setsockopt(end.fd, libc::SOL_SOCKET, name, (&raw const value).cast(), len) }.expect("an option");
+}
+
+/// Leaves times of departure in the socket's error queue, for which the kernel shows `POLLERR` until somebody reads them.
+fn fill_error_queue(end: &End) {
+    handover::lock_tx(end.h.sock()).demote(end.h, end.fd, Reason::Off);
+    set_option(end, libc::SO_TIMESTAMPING, libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_TX_ACK);
+    assert_eq!(end.send(b"stamped"), 7);
+}
+
+/// Processor time of the calling thread.
+fn processor_time() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is writable.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) }, 0);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Receives with `flags` on an end whose peer goes back to TCP after a while, and does something `then`: the answer, the bytes, and
@@ -68,5 +85,42 @@ fn what_comes_over_tcp_before_the_timeout_is_received() {
             let end = |a: &End| assert_eq!(a.shutdown(libc::SHUT_WR), 0);
             assert_eq!(receive_across(flags, ends_after, end).0, 0, "with flags {flags:#x}");
         });
+    });
+}
+
+/// Waits with `flags` on an end of which another thread fills the error queue, before the ring ends if it `ends`. `got` bytes come
+/// from there in time.
+fn wait_beside_error_queue(flags: i32, ends: bool, got: usize) {
+    let (a, b) = timed();
+    let case = format!("flags {flags:#x}, {got} bytes, the ring ends: {ends}");
+    let mut bytes = [0; 8];
+    assert_eq!(a.send(&bytes[..got]), got as isize);
+    let (begun, used) = (Instant::now(), processor_time());
+    let answer = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            fill_error_queue(&b);
+            if ends {
+                handover::lock_tx(a.h.sock()).demote(a.h, a.fd, Reason::Off);
+            }
+        });
+        b.recv_flags(&mut bytes, flags)
+    });
+    let (took, used) = (begun.elapsed(), processor_time() - used);
+    assert_eq!(answer, if got > 0 { got as isize } else { -(libc::EAGAIN as isize) }, "{case}");
+    assert!((TIMEOUT..TIMEOUT * 2).contains(&took), "{case}: it took {took:?}");
+    assert!(used < TIMEOUT / 4, "{case}: {used:?} of processor time");
+    let events = libc::POLLIN | libc::POLLRDHUP;
+    assert_eq!(poll_on(&[(b.fd, events)], 0).1, [libc::POLLERR], "{case}");
+    assert_eq!((a.send(b"more"), b.recv(&mut bytes)), (4, 4), "{case}");
+}
+
+#[test]
+fn what_stands_in_the_error_queue_ends_no_wait_and_keeps_none_awake() {
+    within(Duration::from_secs(20), "receives", || {
+        for ends in [true, false] {
+            for_each_at_once(&[0, libc::MSG_PEEK], |flags| wait_beside_error_queue(flags, ends, 0));
+            for_each_at_once(&[0, 3], |got| wait_beside_error_queue(libc::MSG_WAITALL, ends, got as usize));
+        }
     });
 }
