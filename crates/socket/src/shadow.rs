@@ -100,6 +100,14 @@ pub fn peer_ended(fd: i32) -> bool {
     Info::of(fd).is_some_and(|info| info.fin_received() || info.state() == CLOSED)
 }
 
+/// True when a reset or a time-out has ended the connection, of which `taken` bytes were taken from the kernel, before the peer's
+/// FIN came. The state alone does not tell: the kernel shows TIME_WAIT as CLOSED.
+pub fn ended_without_fin(fd: i32, taken: u64) -> bool {
+    // The kernel counts the peer's FIN as a byte.
+    let all_but_a_fin = |info: Info| Some(info.u64_at(INFO_BYTES_RECEIVED)) == queued(fd).map(|n| taken + n as u64);
+    Info::of(fd).filter(|info| info.state() == CLOSED).is_some_and(all_but_a_fin)
+}
+
 /// Bytes in the kernel's receive queue (FIONREAD).
 pub fn queued(fd: i32) -> Option<usize> {
     let mut n = 0i32;

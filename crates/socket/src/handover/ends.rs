@@ -41,9 +41,10 @@ pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
     }
     let Some(pair) = pair(s) else { return };
     let Some((ring, p)) = tx.any_ring() else { return };
-    // After one's own SHUT_WR the kernel shows a hang-up of any end.
-    let telling = if s.has(FLAG_SHUT_WR) { libc::POLLERR } else { libc::POLLERR | libc::POLLHUP };
-    let broken = shadow::poll(fd, 0) & telling != 0;
+    let hung_up = shadow::poll(fd, 0) & libc::POLLHUP != 0;
+    // After one's own SHUT_WR the kernel shows that of any end.
+    let broken =
+        hung_up && (!s.has(FLAG_SHUT_WR) || shadow::ended_without_fin(fd, s.rx.tcp_bytes.load(Ordering::Acquire)));
     // A ring that was left before counts, too: TCP would have had its bytes unread.
     let unread = p.epoch != 0 && !pair.incoming().wr_shut() && !ring.drained(p);
     if !broken && !unread {
@@ -51,7 +52,7 @@ pub fn peer_fin(s: &Sock, h: Handle, fd: i32) {
     }
     if !broken {
         s.keep_error(libc::ECONNRESET);
-    } // Else the kernel holds the error, and gives it to whoever asks next.
+    } // Else the kernel has the error, and gives it to whoever asks next, or has given it already.
     if on_ring {
         s.tx.phase.store(TX_TCP, Ordering::Release);
         note_demoted(s, Reason::Reset);
