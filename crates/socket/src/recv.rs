@@ -340,7 +340,8 @@ fn rest_over_tcp(h: Handle, fd: &mut i32, cursor: &mut Cursor, mode: Mode, peeki
         match moved {
             Ok(0) => return Pass::End,
             Ok(n) => {
-                note_tcp(s, cursor, n, !mode.count_only);
+                let alone = s.rx.inflight.load(Ordering::Acquire) == 0;
+                note_tcp(s, cursor, n, alone && !mode.count_only);
                 acknowledge(s, *fd);
                 cursor.advance(n);
             }

@@ -6,6 +6,7 @@ mod examples;
 mod fuzz_seeds;
 mod options;
 mod polling;
+mod prefixes;
 mod readiness;
 mod recalls;
 mod recovery;
