@@ -3,16 +3,17 @@
 //! `docs/handover.md` states the protocol; the clause numbers in the comments are its. Everything here runs under the
 //! direction's process-shared lock, which the guards [`TxLock`] and [`RxLock`] hold.
 
+mod chaos;
 mod ends;
 mod recalls;
 
+pub use chaos::chaos;
 pub use ends::{break_connection, forget_left, look_for_end, peer_fin, time_to_look};
 pub(crate) use recalls::Recalls;
 pub use recalls::{Patience, answer_recall, is_recalled, recall_and_wait, service_recall};
 
 use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
-use crate::send::still_leads;
 use crate::thread::Critical;
 use crate::{bells, epoll, promote, ready, settings, shadow, stats, thread};
 use core::sync::atomic::Ordering;
@@ -473,27 +474,4 @@ pub fn unread(h: Handle) -> usize {
     }
     let mut rx = lock_rx(s);
     if ready::is_open(h) { rx.unread() } else { 0 }
-}
-
-/// Tests only: disturbs a promoted connection when chaos says so.
-#[inline]
-pub fn chaos(s: &Sock, h: Handle, fd: i32) {
-    if let Some(draw) = settings::chaos() {
-        disturb(s, h, fd, draw);
-    }
-}
-
-#[cold]
-fn disturb(s: &Sock, h: Handle, mut fd: i32, draw: u32) {
-    if draw & 1 == 0 {
-        let mut tx = lock_tx(s);
-        if still_leads(&mut fd, h) {
-            tx.demote(h, fd, Reason::Off);
-        }
-    } else {
-        let mut rx = lock_rx(s);
-        if still_leads(&mut fd, h) {
-            rx.demote(h, fd, Reason::Off);
-        }
-    }
 }
