@@ -15,7 +15,7 @@ pub use recalls::{Patience, answer_recall, is_recalled, recall_and_wait, service
 use crate::fdtable::{self, Handle};
 use crate::reason::Reason;
 use crate::thread::Critical;
-use crate::{bells, epoll, promote, ready, settings, shadow, stats, thread};
+use crate::{bells, epoll, process, promote, ready, settings, shadow, stats, thread};
 use core::sync::atomic::Ordering;
 use ropeway_shm::lock::Taken;
 use ropeway_shm::ring::{Consumer, End, Look, Producer, Recovered, Ring, WriteStop, next_epoch};
@@ -90,6 +90,7 @@ fn may_try(s: &Sock) -> bool {
 
 fn note_on_ring(s: &Sock) {
     s.tx.phase.store(TX_RING, Ordering::Release);
+    s.clear(FLAG_LEFT_UNREAD);
 }
 
 /// The outgoing direction, locked.
@@ -143,6 +144,7 @@ impl TxLock<'_> {
             ring.recover_epoch(p);
         }
         bells::ring_everybody(&ring, End::Reader);
+        epoll::carrier_changed(Handle::of_record(process::table().index_of(s)));
     }
 
     /// Ring and cursor, if this direction is on its ring.
@@ -198,7 +200,6 @@ impl TxLock<'_> {
         }
         match ring.switch(p, epoch, at, || note_on_ring(s)) {
             Ok(()) => {
-                s.clear(FLAG_LEFT_UNREAD);
                 s.tx.looked.store(sys::ticks(), Ordering::Relaxed);
                 note_promoted(s);
                 self.ring_reader(&ring);
@@ -335,6 +336,7 @@ impl RxLock<'_> {
             s.rx.tcp_bytes.store(taken, Ordering::Release);
         }
         bells::ring_everybody(&ring, End::Writer);
+        epoll::carrier_changed(Handle::of_record(process::table().index_of(s)));
         recalls::settle_for_the_dead(self);
     }
 

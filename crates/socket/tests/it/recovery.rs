@@ -1,10 +1,10 @@
 //! What a reader leaves behind that dies while it holds the lock of its direction (handover, clause 7.2).
 
-use crate::support::{End, connected, rest, warm, within};
+use crate::support::{End, OUT, Set, connected, rest, warm, within};
 use ropeway_shm::lock::holder;
 use ropeway_shm::ring::{Consumer, Ring};
 use ropeway_shm::sys;
-use ropeway_shm::table::{RX_ATTACHED, RX_DRAIN, RX_TCP, Sock, TX_RING};
+use ropeway_shm::table::{FLAG_LEFT_UNREAD, RX_ATTACHED, RX_DRAIN, RX_TCP, Sock, TX_RING};
 use ropeway_socket::handover;
 use ropeway_socket::reason::Reason;
 use std::sync::atomic::Ordering;
@@ -36,6 +36,32 @@ fn an_offer_that_it_was_about_to_take() {
         writer.join().expect("the writer");
         switch(&a);
         assert_eq!(all(&b), b"bcdefghi");
+    });
+}
+
+#[test]
+fn a_switch_that_it_made_and_did_not_note() {
+    within(Duration::from_secs(20), "made a switch", || {
+        let (a, _b) = attached();
+        a.nonblocking(true);
+        let set = Set::new();
+        set.add(&a, OUT, 1);
+        assert_eq!(set.wait(0), [(OUT, 1)]);
+        let h = a.h;
+        let writer = std::thread::spawn(move || {
+            let s = h.sock();
+            s.tx.lock.lock(holder(sys::getpid().unwrap() as u32, sys::gettid().unwrap() as u32));
+            s.set(FLAG_LEFT_UNREAD);
+            let ring = handover::pair(s).expect("a pair").outgoing();
+            let die = || std::panic::resume_unwind(Box::new("between the record and its note"));
+            // SAFETY: under the lock.
+            let _ = ring.switch(unsafe { s.producer() }, 1, s.tx.tcp_bytes.load(Ordering::Relaxed), die);
+        });
+        assert!(writer.join().is_err());
+        drop(handover::lock_tx(a.h.sock()));
+        assert!(!a.h.sock().has(FLAG_LEFT_UNREAD));
+        while a.send(&[0; 4096]) > 0 {}
+        assert_eq!(set.wait(0), [], "the ring is full");
     });
 }
 
