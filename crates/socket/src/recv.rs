@@ -152,6 +152,8 @@ fn over_tcp(
     {
         let Some(_rx) = handover::lock_rx_again(h) else { return r };
         if r > 0 && flags & libc::MSG_PEEK == 0 {
+            // Another one that has begun since may have taken bytes before these.
+            let alone = alone && s.rx.inflight.load(Ordering::Acquire) == 1;
             note_tcp(s, cursor, r as usize, alone && flags & libc::MSG_TRUNC == 0);
         }
         s.rx.inflight.fetch_sub(1, Ordering::AcqRel);

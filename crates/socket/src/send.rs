@@ -160,7 +160,8 @@ fn over_tcp(h: Handle, fd: i32, list: &Cursor, flags: i32, begun: bool, mut nati
     };
     let Some(_tx) = handover::lock_tx_again(h) else { return r };
     if r > 0 && s.tx.prefix.wants() {
-        hash_prefix(s, list, r as usize, alone);
+        // Another one that has begun since may have sent bytes before these.
+        hash_prefix(s, list, r as usize, alone && s.tx.inflight.load(Ordering::Acquire) == 1);
     }
     count_out(s, r, list.left());
     r
