@@ -308,12 +308,7 @@ impl super::Table {
     /// is gone for good: entries that only such processes own are taken over, when there are no others.
     pub fn allocate_set(&self, pid: u32, dead: impl Fn(u32) -> bool) -> Option<u32> {
         let free = |i: &u32| self.claim_set(*i, 0);
-        let abandoned = |i: &u32| {
-            let set = self.set(*i);
-            let nobody = !self.births().may_come(set.expected.load(Ordering::Acquire), |p| !dead(p))
-                && set.owners.iter().all(|o| matches!(o.load(Ordering::Acquire), p if p == 0 || dead(p)));
-            nobody && self.claim_set(*i, 1)
-        };
+        let abandoned = |i: &u32| self.claim_unowned(*i, |p| !dead(p));
         let index = (0..self.used_sets()).find(free).or_else(|| self.extend_sets()).or_else(|| {
             // Processes that ended without closing leave their sets behind.
             (0..self.used_sets()).find(abandoned)
@@ -330,6 +325,27 @@ impl super::Table {
 
     fn claim_set(&self, index: u32, from: u32) -> bool {
         self.set(index).used.compare_exchange(from, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Claims an entry in use that nobody owns. That is looked at once more when nobody else can claim it: meanwhile it may have been
+    /// given back, and to another owner.
+    fn claim_unowned(&self, index: u32, lives: impl Fn(u32) -> bool) -> bool {
+        if self.is_owned(index, &lives) || !self.claim_set(index, 1) {
+            return false;
+        }
+        let is_owned = self.is_owned(index, lives);
+        if is_owned {
+            self.set(index).used.store(1, Ordering::Release);
+        }
+        !is_owned
+    }
+
+    /// True while a process for which `lives` is true owns the set, or is about to.
+    pub fn is_owned(&self, index: u32, lives: impl Fn(u32) -> bool) -> bool {
+        let set = self.set(index);
+        let expected = set.expected.load(Ordering::Acquire);
+        self.births().may_come(expected, &lives)
+            || set.owners.iter().any(|owner| matches!(owner.load(Ordering::Acquire), pid if pid != 0 && lives(pid)))
     }
 
     fn extend_sets(&self) -> Option<u32> {
@@ -353,9 +369,14 @@ impl super::Table {
         }
     }
 
-    /// Gives a set entry back; its members were removed.
-    pub fn release_set(&self, index: u32) {
-        self.set(index).used.store(0, Ordering::Release);
+    /// Gives a set entry back, if it is in use and nobody owns it; its members were removed.
+    pub fn release_set(&self, index: u32, lives: impl Fn(u32) -> bool) {
+        if self.claim_unowned(index, lives) {
+            let set = self.set(index);
+            // Bits of children that are dead: whoever clears them finds nothing here to give back.
+            set.expected.store(0, Ordering::Relaxed);
+            set.used.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -464,8 +485,30 @@ mod tests {
         assert_eq!(table.allocate_set(8, |p| p == 7), Some(0));
         assert_eq!(table.set(0).generation.load(Ordering::Relaxed), before + 1);
         assert_eq!(table.set(0).owners[0].load(Ordering::Relaxed), 8);
-        table.release_set(5);
+        table.release_set(5, |p| p != 7);
         assert_eq!(table.allocate_set(8, |_| false), Some(5));
+        crate::sys::close(fd).expect("close");
+    }
+
+    #[test]
+    fn who_gives_a_set_back_late_takes_it_from_nobody() {
+        let (table, fd) = crate::table::Table::create().expect("table");
+        let lives = |p| p != 7;
+        let index = table.allocate_set(7, |_| false).expect("room");
+        table.release_set(index, |p| {
+            // Another one has given it back in the meantime, and the next one has it.
+            if p == 7 {
+                table.release_set(index, lives);
+                assert_eq!(table.allocate_set(8, |_| false), Some(index));
+            }
+            lives(p)
+        });
+        assert_ne!(table.allocate_set(9, |_| false), Some(index), "given to two");
+        table.release_set(index, lives);
+        assert_ne!(table.allocate_set(9, |_| false), Some(index), "given to two");
+        table.set(index).owners[0].store(0, Ordering::Relaxed);
+        table.release_set(index, lives);
+        assert_eq!(table.allocate_set(9, |_| false), Some(index));
         crate::sys::close(fd).expect("close");
     }
 }

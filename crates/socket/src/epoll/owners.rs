@@ -107,7 +107,7 @@ fn release_if_unowned(locked: Locked) {
             super::member::forget_all(&locked);
         }
         drop(locked);
-        process::table().release_set(r.index);
+        process::table().release_set(r.index, sys::process_exists);
     }
 }
 
@@ -140,8 +140,9 @@ fn expecting(bits: u64) -> impl Iterator<Item = u32> {
 /// If the set was closed meanwhile, the child that was expected kept it.
 fn forget_child(index: u32, bits: u64) {
     let locked = Ref::at(index).lock();
-    locked.r.set.expected.fetch_and(!bits, Ordering::AcqRel);
-    release_if_unowned(locked);
+    if locked.r.set.expected.fetch_and(!bits, Ordering::AcqRel) & bits != 0 {
+        release_if_unowned(locked);
+    }
 }
 
 /// In the child of fork. A child that finds no free entry is expected for good: the set is never given back then.

@@ -160,9 +160,7 @@ impl Ref {
 
     /// True while a process for which `counts` is true owns the set, or is about to.
     pub fn is_owned_by(&self, counts: impl Fn(u32) -> bool) -> bool {
-        let expected = self.set.expected.load(Ordering::Acquire);
-        let owners = self.set.owners.iter().map(|owner| owner.load(Ordering::Acquire));
-        process::table().births().may_come(expected, sys::process_exists) || owners.filter(|pid| *pid != 0).any(counts)
+        process::table().is_owned(self.index, counts)
     }
 
     /// True when no other process has the set, and no other thread waits in it.
@@ -353,7 +351,8 @@ pub fn created(fd: i32) {
         process::note_fd(fd);
     } else {
         local.fds.store(0, Ordering::Release);
-        table.release_set(index);
+        table.set(index).owners[0].store(0, Ordering::Release);
+        table.release_set(index, sys::process_exists);
     }
 }
 
