@@ -27,6 +27,8 @@ pub struct Local {
     pub left: AtomicBool,
     /// `dup2` has put it behind a number on which calls were under way, and may come to it.
     pub exposed: AtomicBool,
+    /// The last fork of this process that expects its child to have it (`lifecycle::fork_prepare`); 0 for none.
+    pub fork: AtomicU64,
     /// SO_LINGER as the program set it, while an exec under way has replaced it (`lifecycle`); 0 for none.
     pub linger: AtomicU64,
 }
@@ -39,6 +41,7 @@ static LOCAL: [Local; MAX_SOCKS as usize] = [const {
         marks: AtomicU32::new(0),
         left: AtomicBool::new(false),
         exposed: AtomicBool::new(false),
+        fork: AtomicU64::new(0),
         linger: AtomicU64::new(0),
     }
 }; MAX_SOCKS as usize];
@@ -126,11 +129,20 @@ pub fn after_fork_child() {
     PID.store(0, Ordering::Relaxed);
     if started() {
         for index in 0..table().used_socks() {
-            local(index).users.store(0, Ordering::Relaxed);
-            local(index).marks.store(0, Ordering::Relaxed);
-            local(index).left.store(false, Ordering::Relaxed);
-            // Threads that are not here wait on it in the parent.
-            fdtable::close_internal(local(index).keep_fd.swap(0, Ordering::Relaxed) - 1);
+            let l = local(index);
+            // What is only read needs no page of the child's own.
+            for count in [&l.users, &l.marks] {
+                if count.load(Ordering::Relaxed) != 0 {
+                    count.store(0, Ordering::Relaxed);
+                }
+            }
+            if l.left.load(Ordering::Relaxed) {
+                l.left.store(false, Ordering::Relaxed);
+            }
+            if l.keep_fd.load(Ordering::Relaxed) != 0 {
+                // Threads that are not here wait on it in the parent.
+                fdtable::close_internal(l.keep_fd.swap(0, Ordering::Relaxed) - 1);
+            }
         }
     }
 }

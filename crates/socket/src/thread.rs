@@ -20,8 +20,9 @@ struct State {
     /// Handlers that ran: those that interrupt a blocking call, and those installed with SA_RESTART.
     interrupting: Cell<u32>,
     restarting: Cell<u32>,
-    /// The fork that is under way (`lifecycle`).
+    /// The fork that is under way (`lifecycle`), and its number.
     birth: Cell<Option<Birth>>,
+    fork: Cell<u64>,
     /// The loan of the bell that it has borrowed last and not given back (`bells`), 0 for none.
     loan: Cell<u64>,
 }
@@ -113,9 +114,19 @@ pub fn set_loan(loan: u64) {
     state().loan.set(loan);
 }
 
+/// A fork that is under way.
+#[derive(Clone, Copy)]
+pub struct Fork {
+    pub birth: Birth,
+    /// Which of this process's forks, from 1 on.
+    pub number: u64,
+}
+
 /// Keeps a fork of this thread until it is known what came of it, and returns what was kept before.
-pub fn keep_birth(birth: Option<Birth>) -> Option<Birth> {
-    state().birth.replace(birth)
+pub fn keep_fork(fork: Option<Fork>) -> Option<Fork> {
+    let s = state();
+    let number = s.fork.replace(fork.map_or(0, |fork| fork.number));
+    s.birth.replace(fork.map(|fork| fork.birth)).map(|birth| Fork { birth, number })
 }
 
 /// True while the calling thread must not run a signal handler.

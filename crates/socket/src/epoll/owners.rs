@@ -1,11 +1,12 @@
 //! Who has a set: its descriptors are duplicated and closed, its process forks.
 
-use super::sets::{Locked, Ref, for_each_local};
+use super::sets::{Locked, Ref, for_each_local, for_each_since};
 use crate::fdtable::{self, Handle, Kind};
+use crate::thread::Fork;
 use crate::{lifecycle, process};
 use core::sync::atomic::{Ordering, fence};
 use ropeway_shm::sys;
-use ropeway_shm::table::{Birth, EXPECTED_FOR_GOOD};
+use ropeway_shm::table::EXPECTED_FOR_GOOD;
 
 /// After `dup` of a set's descriptor.
 pub fn duplicated(h: Handle) {
@@ -113,12 +114,13 @@ fn release_if_unowned(locked: Locked) {
 
 /// Before fork: every set will have one owner more. A set with members gets its bell now, so that parent and child hold the same
 /// one.
-pub fn fork_prepare(birth: Birth) {
+pub fn fork_prepare(fork: Fork) {
     for_each_local(|r| {
         let locked = r.lock();
         // A thread that closes the last descriptor looks for other owners under the lock, after this.
         if r.local.fds.load(Ordering::Acquire) > 0 {
-            r.set.expected.fetch_or(birth.bit(), Ordering::AcqRel);
+            r.set.expected.fetch_or(fork.birth.bit(), Ordering::AcqRel);
+            r.local.fork.fetch_max(fork.number, Ordering::Relaxed);
             if r.set.members.load(Ordering::Acquire) != 0 {
                 locked.ensure_bell();
             }
@@ -146,7 +148,7 @@ fn forget_child(index: u32, bits: u64) {
 }
 
 /// In the child of fork. A child that finds no free entry is expected for good: the set is never given back then.
-pub fn after_fork_child(birth: Option<Birth>) {
+pub fn after_fork_child(fork: Option<Fork>) {
     let pid = process::pid();
     for_each_local(|r| {
         // Threads that are not here wait in it in the parent.
@@ -157,7 +159,7 @@ pub fn after_fork_child(birth: Option<Birth>) {
             fdtable::close_internal(kept);
         }
     });
-    let bit = birth.map_or(0, Birth::bit);
+    let bit = fork.map_or(0, |fork| fork.birth.bit());
     // What another thread made when the fork had looked already: the parent knew of no other owner until now.
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
         let is_new = h.kind() == Kind::Set && Ref::of(h).set.expected.load(Ordering::Acquire) & bit == 0;
@@ -166,18 +168,20 @@ pub fn after_fork_child(birth: Option<Birth>) {
             Ref::of(h).local.fds.fetch_sub(1, Ordering::AcqRel);
         }
     });
-    let Some(birth) = birth else { return };
-    for index in expecting(bit) {
-        let r = Ref::at(index);
+    let Some(Fork { birth, number }) = fork else { return };
+    for_each_since(number, |r| {
+        if r.set.expected.load(Ordering::Acquire) & bit == 0 {
+            return;
+        }
         if r.local.fds.load(Ordering::Acquire) == 0 {
-            forget_child(index, birth.ended_bit());
-            continue;
+            forget_child(r.index, birth.ended_bit());
+            return;
         }
         if !lifecycle::enter_owner(&r.set.owners, pid) {
             r.set.expected.fetch_or(EXPECTED_FOR_GOOD, Ordering::AcqRel);
         }
         r.set.expected.fetch_and(!birth.ended_bit(), Ordering::AcqRel);
-    }
+    });
 }
 
 /// Enters a child as an owner. False when the parent has given the set back, or more own it than can be counted.

@@ -19,6 +19,8 @@ pub struct Local {
     bell_fd: AtomicI32,
     /// The descriptor that a close kept open for threads that still wait on the set, -1 for none. `fds` counts it.
     pub kept: AtomicI32,
+    /// The last fork of this process that expects its child to have the set; 0 for none.
+    pub fork: AtomicU64,
 }
 
 static LOCAL: [Local; MAX_SETS as usize] = [const {
@@ -28,6 +30,7 @@ static LOCAL: [Local; MAX_SETS as usize] = [const {
         bell_id: AtomicU64::new(0),
         bell_fd: AtomicI32::new(-1),
         kept: AtomicI32::new(-1),
+        fork: AtomicU64::new(0),
     }
 }; MAX_SETS as usize];
 
@@ -369,6 +372,16 @@ pub fn for_each_local(mut f: impl FnMut(Ref)) {
     let table = process::table();
     for index in 0..table.used_sets() {
         if LOCAL[index as usize].fds.load(Ordering::Acquire) > 0 {
+            f(Ref::at(index));
+        }
+    }
+}
+
+/// In the child of the fork with this number: calls `f` with the sets that may expect it. As with sockets, the table is looked at for
+/// no others.
+pub fn for_each_since(number: u64, mut f: impl FnMut(Ref)) {
+    for index in 0..process::table().used_sets() {
+        if LOCAL[index as usize].fork.load(Ordering::Relaxed) >= number {
             f(Ref::at(index));
         }
     }

@@ -11,11 +11,14 @@ use super::{forget_descriptor, release_if_abandoned};
 use crate::fdtable::{self, Handle};
 use crate::process::{self, local};
 use crate::rendezvous::client;
-use crate::thread::{self, Critical};
+use crate::thread::{self, Critical, Fork};
 use crate::{bells, epoll, machine, stats, wait};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ropeway_shm::sys;
 use ropeway_shm::table::{Birth, CLASS_FREE, FLAG_UNCOUNTED, MAX_OWNERS, Sock};
+
+/// Forks of this process so far.
+static FORKS: AtomicU64 = AtomicU64::new(0);
 
 fn for_each_sock(mut f: impl FnMut(u32, &'static Sock)) {
     let table = process::table();
@@ -29,11 +32,11 @@ fn for_each_sock(mut f: impl FnMut(u32, &'static Sock)) {
 /// Before fork: every socket and every set will have one owner more.
 pub fn fork_prepare() {
     // A fork that went past our hooks never says what came of it.
-    thread::keep_birth(None);
+    thread::keep_fork(None);
     if !process::started() {
         return;
     }
-    let birth = begin_birth();
+    let fork = Fork { birth: begin_birth(), number: FORKS.fetch_add(1, Ordering::Relaxed) + 1 };
     for_each_sock(|index, s| {
         // What was moved so far is the parent's.
         stats::fold(s);
@@ -41,12 +44,14 @@ pub fn fork_prepare() {
         s.lock.lock(thread::me());
         // A thread that closes the last descriptor looks for other owners under the lock, after this.
         if local(index).fds.load(Ordering::Acquire) > 0 {
-            s.expected.fetch_or(birth.bit(), Ordering::AcqRel);
+            s.expected.fetch_or(fork.birth.bit(), Ordering::AcqRel);
+            // Another thread's fork may come after this one, and be through with this socket already.
+            local(index).fork.fetch_max(fork.number, Ordering::Relaxed);
         }
         s.lock.unlock();
     });
-    epoll::fork_prepare(birth);
-    thread::keep_birth(Some(birth));
+    epoll::fork_prepare(fork);
+    thread::keep_fork(Some(fork));
 }
 
 /// A fork of this thread, whose child is known by its bit.
@@ -73,7 +78,7 @@ pub(crate) fn is_child_expected(s: &Sock) -> bool {
 
 /// After fork, in the parent: `answer` is the child, or negative when there is none.
 pub fn fork_parent(answer: i32) {
-    let Some(birth) = thread::keep_birth(None) else { return };
+    let Some(Fork { birth, .. }) = thread::keep_fork(None) else { return };
     match u32::try_from(answer) {
         Ok(child) => process::table().births().born(birth, child),
         Err(_) => no_child(birth),
@@ -124,8 +129,8 @@ pub fn after_vfork() {
 /// After fork, in the child.
 pub fn fork_child() {
     process::after_fork_child();
-    let (birth, pid) = (thread::keep_birth(None), process::pid());
-    if let Some(birth) = birth {
+    let (fork, pid) = (thread::keep_fork(None), process::pid());
+    if let Some(Fork { birth, .. }) = fork {
         process::table().births().born(birth, pid);
     }
     thread::after_fork_child();
@@ -135,15 +140,15 @@ pub fn fork_child() {
     wait::after_fork_child();
     machine::forget();
     settle_marks_in_child();
-    let bit = birth.map_or(0, Birth::bit);
+    let bit = fork.map_or(0, |fork| fork.birth.bit());
     fdtable::for_each_in(0, u32::MAX, |fd, h| {
         let is_expected = || h.sock().expected.load(Ordering::Acquire) & bit != 0;
         if h.is_sock() && !is_expected() && !join(h, pid) {
             forget_descriptor(fd, h);
         }
     });
-    if let Some(birth) = birth {
-        for index in expecting(bit) {
+    if let Some(Fork { birth, number }) = fork {
+        for index in (0..process::table().used_socks()).filter(|index| expects(*index, number, bit)) {
             let s = process::table().sock(index);
             if local(index).fds.load(Ordering::Acquire) > 0 {
                 add_owner(s, pid);
@@ -153,10 +158,17 @@ pub fn fork_child() {
             }
         }
     }
-    epoll::after_fork_child(birth);
-    if let Some(birth) = birth {
+    epoll::after_fork_child(fork);
+    if let Some(Fork { birth, .. }) = fork {
         process::table().births().end(birth, pid);
     }
+}
+
+/// In the child of the fork with this number and bit: true for a socket that expects it. Most records are told apart by what the
+/// child has got of its parent's memory: of the table, which is shared, it would have to fetch every page that was ever used.
+fn expects(index: u32, number: u64, bit: u64) -> bool {
+    local(index).fork.load(Ordering::Relaxed) >= number
+        && process::table().sock(index).expected.load(Ordering::Acquire) & bit != 0
 }
 
 /// After fork, in a child that shares nothing with its parent: what is the parent's alone leaves it.
