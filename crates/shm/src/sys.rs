@@ -224,7 +224,7 @@ pub fn is_open_nowhere_else(fd: c_int) -> Result<bool> {
 }
 
 /// True while a process with this number may have descriptors. A zombie has none; only a pidfd tells it from a process that
-/// is still closing them.
+/// is still closing them. For the number of a thread that is not its process's first: true while the thread is there.
 pub fn process_exists(pid: u32) -> bool {
     // A forked child asks of its parent once for each socket it closes or leaves at exec. A process loses its children when it
     // ends, after its descriptors are closed and before it is a zombie: this one call tells as much as the others.

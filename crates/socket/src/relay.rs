@@ -171,7 +171,9 @@ fn connect_to(listener: c_int) -> Option<(c_int, c_int)> {
 fn run(h: Handle, shadow: c_int, inner: c_int, tells: c_int, birth: Birth) -> ! {
     process::after_fork_child();
     let (births, pid) = (process::table().births(), process::pid());
-    births.born(birth, pid);
+    if !births.born(birth, pid) {
+        exit(1); // Whoever waits for this has been killed.
+    }
     thread::after_fork_child();
     client::after_fork_child();
     let s = h.sock();
@@ -181,7 +183,7 @@ fn run(h: Handle, shadow: c_int, inner: c_int, tells: c_int, birth: Birth) -> ! 
     s.clear(FLAG_NONBLOCK);
     // SAFETY: a readable byte.
     if unsafe { sys::write(tells, &1, 1) } != Ok(1) {
-        exit(1); // Whoever waits for this has been killed.
+        exit(1); // As above.
     }
     keep_only(shadow, inner);
     let held = &raw mut HELD;

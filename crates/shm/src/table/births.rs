@@ -2,7 +2,7 @@
 //!
 //! A fork has an entry here, and its bit in what the child will have (`Sock::expected`, `Set::expected`). Both parent and child say
 //! which process the entry stands for, because either may be killed before it comes to that: of a child that is dead nothing is
-//! expected. Whoever clears bits or frees entries may die over it, too; doing it twice is doing it once.
+//! expected. Nor is it where the forking thread died first: the kernel may have made it no child. Whoever clears bits or frees entries may die over it, too; doing it twice is doing it once.
 
 use crate::lock::{Holder, Lock};
 use core::num::NonZeroU64;
@@ -12,6 +12,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub const MAX_BIRTHS: usize = 63;
 /// The bit of children that have no entry, or found no room among the owners: they are expected for good.
 pub const EXPECTED_FOR_GOOD: u64 = 1 << MAX_BIRTHS;
+
+/// In the place of the child, which is none: the thread was killed over its fork.
+const NOBODY: u32 = u32::MAX;
 
 #[repr(C)]
 pub struct Births {
@@ -65,9 +68,10 @@ impl Births {
         self.entries.iter().position(take).map(|entry| Birth::new(thread, entry))
     }
 
-    /// Says which process the child is, unless that is said already, or all is over.
-    pub fn born(&self, birth: Birth, child: u32) {
-        self.change(birth, birth.word(0), birth.word(child));
+    /// Says which process the child is, unless that is said already, or all is over. False when the entry does not stand for that child:
+    /// nobody was expected any more.
+    pub fn born(&self, birth: Birth, child: u32) -> bool {
+        self.change(birth, birth.word(0), birth.word(child)).is_none_or(|now| now == birth.word(child))
     }
 
     /// True while nobody has said which process the child is.
@@ -80,33 +84,45 @@ impl Births {
         self.change(birth, birth.word(child), 0);
     }
 
-    fn change(&self, birth: Birth, from: u64, to: u64) {
-        if let Some(entry) = self.entries.get(birth.entry()) {
-            let _ = entry.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    /// What stands in the birth's entry afterwards, if it has one.
+    fn change(&self, birth: Birth, from: u64, to: u64) -> Option<u64> {
+        let entry = self.entries.get(birth.entry())?;
+        Some(entry.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).map_or_else(|now| now, |_| to))
+    }
+
+    /// False for an entry of which no child comes (any more). What the thread died over is settled here, for everybody who looks later,
+    /// and for the child if there is one after all.
+    fn is_expecting(entry: &AtomicU64, lives: &impl Fn(u32) -> bool) -> bool {
+        let word = entry.load(Ordering::Acquire);
+        match word as u32 {
+            NOBODY => false,
+            0 if word == 0 || lives((word >> 32) as u32) => true,
+            0 => {
+                let nobody = word | NOBODY as u64;
+                entry.compare_exchange(word, nobody, Ordering::AcqRel, Ordering::Relaxed).is_err()
+                    && Births::is_expecting(entry, lives)
+            }
+            child => lives(child),
         }
     }
 
     /// True when one of the forks whose bits are set may bring a child. To be asked before the owners are looked at: a child
-    /// enters itself there, then clears its bit.
+    /// enters itself there, then clears its bit. `lives` is asked of threads, too.
     pub fn may_come(&self, mut bits: u64, lives: impl Fn(u32) -> bool) -> bool {
         while bits != 0 {
             let Some(entry) = self.entries.get(bits.trailing_zeros() as usize) else { return true };
-            match entry.load(Ordering::Acquire) as u32 {
-                0 => return true,
-                child if lives(child) => return true,
-                _ => bits &= bits - 1,
+            if Births::is_expecting(entry, &lives) {
+                return true;
             }
+            bits &= bits - 1;
         }
         false
     }
 
-    /// Frees the entries of children that are dead, after `forget` has cleared the bit of each wherever it is set. Signal handlers
+    /// Frees the entries of which no child comes any more, after `forget` has cleared the bit of each wherever it is set. Signal handlers
     /// are put off meanwhile.
     pub fn forget_the_dead(&self, me: Holder, lives: impl Fn(u32) -> bool, forget: impl Fn(u64)) {
-        let is_dead = |entry: &AtomicU64| match entry.load(Ordering::Acquire) as u32 {
-            0 => false,
-            child => !lives(child),
-        };
+        let is_dead = |entry: &AtomicU64| !Births::is_expecting(entry, &lives);
         if !self.entries.iter().any(is_dead) {
             return;
         }
@@ -175,6 +191,31 @@ mod tests {
         });
         assert_eq!(forgotten.load(Ordering::Relaxed), all[5].bit());
         assert_eq!(births.begin(200).map(Birth::bit), Some(all[5].bit()));
+    }
+
+    #[test]
+    fn of_a_thread_that_dies_before_its_child_is_known_nobody_is_expected() {
+        let births = births();
+        let birth = births.begin(100).expect("room");
+        assert!(!births.may_come(birth.bit(), lives));
+        let forgotten = AtomicU64::new(0);
+        births.forget_the_dead(1, lives, |bit| {
+            forgotten.fetch_or(bit, Ordering::Relaxed);
+        });
+        assert_eq!(forgotten.load(Ordering::Relaxed), birth.bit());
+        assert_eq!(births.begin(8).map(Birth::bit), Some(birth.bit()));
+    }
+
+    #[test]
+    fn a_child_is_told_whether_it_was_expected() {
+        let births = births();
+        let (a, b) = (births.begin(7).expect("room"), births.begin(100).expect("room"));
+        assert!(births.born(a, 3) && births.born(a, 3), "both parent and child say so");
+        assert!(!births.may_come(b.bit(), lives), "its parent is dead, and it has not said anything yet");
+        assert!(!births.born(b, 4) && !births.may_come(b.bit(), lives));
+        let c = births.begin(100).expect("room");
+        assert!(births.born(c, 4) && births.may_come(c.bit(), lives), "said before anybody has looked");
+        assert!(births.born(Birth::for_good(7), 4));
     }
 
     #[test]

@@ -80,7 +80,9 @@ pub(crate) fn is_child_expected(s: &Sock) -> bool {
 pub fn fork_parent(answer: i32) {
     let Some(Fork { birth, .. }) = thread::keep_fork(None) else { return };
     match u32::try_from(answer) {
-        Ok(child) => process::table().births().born(birth, child),
+        Ok(child) => {
+            process::table().births().born(birth, child);
+        }
         Err(_) => no_child(birth),
     }
 }
@@ -129,10 +131,9 @@ pub fn after_vfork() {
 /// After fork, in the child.
 pub fn fork_child() {
     process::after_fork_child();
-    let (fork, pid) = (thread::keep_fork(None), process::pid());
-    if let Some(Fork { birth, .. }) = fork {
-        process::table().births().born(birth, pid);
-    }
+    let pid = process::pid();
+    // Where the parent was killed over the fork, somebody may have found that nobody is expected.
+    let fork = thread::keep_fork(None).filter(|fork| process::table().births().born(fork.birth, pid));
     thread::after_fork_child();
     stats::after_fork_child();
     client::after_fork_child();

@@ -21,6 +21,7 @@
 //   child[=PROG]     likewise in a child, after this process has closed the connection (childkeeps: which keeps it)
 //   fork             likewise in a child without another image
 //   stillborn=N      N children, each killed as soon as it is there
+//   barren=N         N children, each killed in its own fork, before there is a child of it
 //   leaver           a child that takes the connection out of Ropeway's hands, and is killed if that takes more than 100 ms
 //   clone[=WAY]      likewise, in a network namespace of the child's own: by system call, or by the C library's function (WAY)
 //   apart[=WAY]      a child in a PID namespace of its own closes the connection, and ends: by system call, or by the C library's
@@ -46,9 +47,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -325,6 +328,38 @@ static void do_stillborn(int n) {
     report("stillborn", n, "ok");
 }
 
+// Runs a child up to its next system call, or past it. True while it lives.
+static int next_stop(pid_t child) {
+    int status;
+    if (ptrace(PTRACE_SYSCALL, child, NULL, NULL) || waitpid(child, &status, 0) != child) die("ptrace");
+    return WIFSTOPPED(status);
+}
+
+static int is_at_fork(pid_t child) {
+    struct user_regs_struct registers;
+    if (ptrace(PTRACE_GETREGS, child, NULL, &registers)) die("ptrace");
+    return registers.orig_rax == SYS_clone || registers.orig_rax == SYS_clone3 || registers.orig_rax == SYS_fork;
+}
+
+static void do_barren(int n) {
+    for (int i = 0; i < n; i++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) {
+            if (ptrace(PTRACE_TRACEME, 0, NULL, NULL)) _exit(4);
+            raise(SIGSTOP);
+            fork();
+            _exit(0);
+        }
+        if (child < 0 || waitpid(child, &status, 0) != child || !WIFSTOPPED(status)) die("barren");
+        do
+            if (!next_stop(child)) die("barren");
+        while (!is_at_fork(child));
+        if (kill(child, SIGKILL) || waitpid(child, &status, 0) != child || !WIFSIGNALED(status)) die("barren");
+    }
+    report("barren", n, "ok");
+}
+
 static void do_leaver(void) {
     pid_t child = fork();
     if (child == 0) {
@@ -442,6 +477,7 @@ static void step(char *name) {
     else if (!strcmp(name, "fork")) do_child(NULL, 0);
     else if (!strcmp(name, "leaver")) do_leaver();
     else if (!strcmp(name, "stillborn")) do_stillborn(atoi(value));
+    else if (!strcmp(name, "barren")) do_barren(atoi(value));
     else if (!strcmp(name, "salt")) out_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "rsalt")) in_salt = strtoull(value, NULL, 10);
     else if (!strcmp(name, "sndbuf")) chunk = size_of(value);

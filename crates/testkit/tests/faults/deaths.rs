@@ -202,3 +202,16 @@ fn a_child_killed_at_its_birth_keeps_no_connection_from_shared_memory() {
         assert_over_shm(&world, test, end.process.pid(), WARM_BYTES);
     }
 }
+
+/// More of them than forks can be under way at a time.
+#[test]
+fn children_killed_in_their_own_fork_keep_no_connection_from_shared_memory() {
+    let test = "deaths::children_killed_in_their_own_fork_keep_no_connection_from_shared_memory";
+    let world = World::new();
+    let (accepting, connecting) =
+        Peer::pair(Over::tested(&world), net::free_port(), &["pong=200"], &["barren=70", "calm=200"]);
+    for end in [&accepting, &connecting] {
+        end.all_right();
+        assert_over_shm(&world, test, end.process.pid(), WARM_BYTES);
+    }
+}
