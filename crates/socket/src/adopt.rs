@@ -87,9 +87,10 @@ pub fn stay_with_this_image(h: Handle, fd: i32) {
 pub fn leave_to_heir(h: Handle, fd: i32) {
     let s = h.sock();
     let heir = s.heir.load(Ordering::Acquire);
-    let others = s.owners.iter().any(|owner| ![0, heir].contains(&owner.load(Ordering::Acquire)));
+    let others = || s.owners.iter().any(|owner| ![0, heir].contains(&owner.load(Ordering::Acquire)));
     let known = heir != 0 && heir != NOBODY_KNOWN && !s.has(FLAG_INHERITED);
-    if known && fd >= 0 && !others && !lifecycle::is_child_expected(s) {
+    // In this order: a child enters itself among the owners, then is no longer expected.
+    if known && fd >= 0 && !lifecycle::is_child_expected(s) && !others() {
         tell(s, h, fd, heir);
     }
 }
