@@ -53,12 +53,15 @@ threading.Thread(target=serve, daemon=True).start()
 file = os.open(place + '/' + name, os.O_RDONLY)
 is_open = True
 libc.umount2(place.encode(), 2)
-if len(sys.argv) > 4:
-    daemon = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    daemon.connect('\\0' + sys.argv[4])
-    socket.send_fds(daemon, [bytes.fromhex(sys.argv[5])], [file])
-print('open', flush=True)
-sys.stdin.read()
+try:
+    if len(sys.argv) > 4:
+        daemon = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        daemon.connect('\\0' + sys.argv[4])
+        socket.send_fds(daemon, [bytes.fromhex(sys.argv[5])], [file])
+    print('open', flush=True)
+    sys.stdin.read()
+except OSError as error:
+    print('not passed:', error, flush=True)
 # While somebody answers: a process that ends cannot.
 os.close(file)
 os._exit(0)
@@ -88,11 +91,14 @@ impl Server {
             program.args([socket, message]);
         }
         let (process, input) = Process::spawn_with_stdin(program);
-        let began = || process.stdout().lines().any(|line| line == "open" || line.starts_with("no FUSE"));
-        process.wait_until("the file is open", Duration::from_secs(10), began).unwrap_or_else(|e| panic!("{e}"));
-        match process.stdout().lines().find(|line| line.starts_with("no FUSE")) {
+        let server = Server { process, input: Some(input) };
+        let began = || server.process.stdout().lines().any(|line| line == "open" || line.starts_with("no"));
+        server.process.wait_until("the file is open", Duration::from_secs(10), began).unwrap_or_else(|e| panic!("{e}"));
+        let said = server.process.stdout();
+        assert!(!said.contains("not passed"), "{said}");
+        match said.lines().find(|line| line.starts_with("no FUSE")) {
             Some(why) => Err(why.to_owned()),
-            None => Ok(Server { process, input: Some(input) }),
+            None => Ok(server),
         }
     }
 
