@@ -205,15 +205,14 @@ impl Received {
     /// These numbers, of which the caller knows that there are slots, bring nothing. What of them waits for an earlier one is given to `orphan`.
     pub fn void(&mut self, first: u64, count: u16, mut orphan: impl FnMut(Held)) {
         let begin = first.wrapping_sub(self.base) as usize;
-        for slot in self.slots.range_mut(begin..begin + usize::from(count)) {
-            match std::mem::replace(&mut slot.state, State::Done) {
+        for at in begin..begin + usize::from(count) {
+            match std::mem::replace(&mut self.slots[at].state, State::Done) {
                 State::Missing { asked, .. } => {
                     self.missing -= 1;
                     self.asked -= u16::from(asked.is_some());
                 }
                 State::Held(held) => {
-                    self.held_bytes -= held.payload.memory_bytes();
-                    self.held_begun -= u16::from(held.payload.is_begun());
+                    self.release(&held);
                     orphan(*held);
                 }
                 State::Done => {}

@@ -70,7 +70,7 @@ pub struct Begun {
     pub missing_bytes: u64,
 }
 
-/// A channel's next packet, for which there was no memory, and which comes again.
+/// A channel's next packet, which begins a message: there was no memory for it, and it comes again.
 #[derive(Clone, Copy, Debug)]
 pub struct Awaited {
     pub bytes: u64,
@@ -102,7 +102,7 @@ pub struct Incoming {
     /// The offset at which that message ends, and that of the packet which brings its end if others stand behind it there: credit up to there was asked for.
     message_end: u64,
     wanted: u64,
-    /// What was given back of what comes next.
+    /// What comes next, if that was given back and begins a message.
     pub awaited: Option<Box<Awaited>>,
     /// Where the message ends that memory was set aside for last: before it is read no other longer than the window gets any.
     reserved_until: u64,
@@ -192,9 +192,7 @@ impl Incoming {
     /// What the message at hand takes beyond what is here: one that has begun, or one that begins with what was given back.
     pub fn missing_bytes(&self) -> u64 {
         match self.awaited.as_deref() {
-            Some(&Awaited { bytes, begun }) if !self.is_unfinished() && begun.missing_bytes > 0 => {
-                bytes + begun.missing_bytes
-            }
+            Some(&Awaited { bytes, begun }) if !self.is_unfinished() => bytes + begun.missing_bytes,
             _ => self.unfinished_bytes,
         }
     }

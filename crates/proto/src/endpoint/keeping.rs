@@ -53,7 +53,8 @@ impl Endpoint {
     fn await_memory(&mut self, at: u32, packet: &Packet<'_>) -> bool {
         let channel = &mut self.channels[at as usize];
         let begun = begun_by(packet, Some(channel));
-        channel.incoming.awaited = Some(Box::new(Awaited { bytes: packet.payload.len() as u64, begun }));
+        let bytes = packet.payload.len() as u64;
+        channel.incoming.awaited = (begun.missing_bytes > 0).then(|| Box::new(Awaited { bytes, begun }));
         channel.queued_in.is_none() && self.reserve_what_it_lacks(at)
     }
 
